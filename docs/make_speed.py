@@ -83,8 +83,8 @@ def _of_peers(rows: dict[str, dict[str, Measured]]) -> str:
         peers = {system: of for system, of in rows.get(name, {}).items() if system != "raypid"}
         if peers:
             env, _, algorithm = _task(name)
-            each = " and ".join(f"{SYSTEMS[system]} {_seconds(of.median)} s" for system, of in peers.items())
-            told += f"\n{algorithm} on {env} takes {each} (median, RL-Zoo's settings).\n"
+            each = ", ".join(f"{SYSTEMS[system]} {_seconds(of.median)} s" for system, of in peers.items())
+            told += f"\nFor {algorithm} on {env}, the medians of peers with RL-Zoo's settings are: {each}.\n"
     return told
 
 

@@ -613,7 +613,8 @@ class ModelConfig(Settings):
     torch.nn.Module. auto: cnn for images of 16 by 16 and more, else mlp."""
     hidden: tuple[int, ...] | None = tunable((64, 64), choices=((32, 32), (64, 64), (128, 128), (256, 256), (400, 300)))
     """Widths of the fully connected layers (after the convolutions, where there are any). none: two layers, of 64 where observations are vectors of
-    at most 8 elements in all, else of 128; PPO: of 128 where no episode terminates within 100 random steps, else of 64."""
+    at most 8 elements in all, else of 128; PPO: of 128 where observations have no bounds, actions are a Box and no episode
+    terminates within 100 random steps, else of 64."""
     channels: tuple[int, ...] = ()
     """Output channels of the convolutions; empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster: 16, 32 for Pong."""
     activation: Literal["tanh", "relu", "silu"] = tunable("tanh", choices=("tanh", "relu"))

@@ -213,7 +213,8 @@ SETTINGS: dict[str, str] = {
     "target_update_interval": _TARGET,
     "target_network_frequency": _TARGET,
     "target_network_update_freq": _TARGET,
-    "steps_per_epoch": _ITERATION_ROWS,
+    "steps_per_epoch": "Of PPO and its kin it is the rows of an iteration: set fragment_length to these divided by the environments. "
+    "With replay it is steps_per_iteration.",
     "vf_lr": "One optimizer learns policy and value, at the rate lr; lr_critic of SAC, TD3 and DDPG is that of the critics.",
     **dict.fromkeys(("train_pi_iters", "train_v_iters"), "num_epochs is how often a batch is gone over, for policy and value alike; batch_size is "
     "the rows of one gradient step."),

@@ -484,7 +484,7 @@ class CriticsConfig(OffPolicyConfig):
     start_episodes: int = 1
     n_step: int | None = tunable(None, 1, 10, also=(None,))  # type: ignore[assignment]
     """Rewards that a target adds up before it bootstraps. More carry rewards back faster, but some of them were earned by older policies. none: 1 if
-    observations have no bounds and no episode terminates within 100 random steps, else 5."""
+    observations have no bounds, actions are a Box and no episode terminates within 100 random steps, else 5."""
     num_envs_per_worker: int = 16
     num_critics: int = 2
     """Critics; the smallest value counts. Two or more keep values from being overestimated."""
@@ -509,7 +509,7 @@ class PolicyAndCritics(OffPolicy[CriticsT]):
 
     @classmethod
     def for_spaces(cls, config: CriticsT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
-        return {"n_step": (5, "episodes may terminate soon")} if config.n_step is None else {}
+        return {"n_step": (5, "the usual choice")} if config.n_step is None else {}
 
     def build(self, seed: int) -> None:
         from raypid.nn.networks import FlatParameters

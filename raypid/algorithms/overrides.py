@@ -1,24 +1,26 @@
-"""What a subclass of an algorithm, written elsewhere, overrides: methods that could not be called as they will be, and names that are nearly
-those of methods."""
+"""What a subclass of an algorithm, written elsewhere, overrides: methods that could not be called as they will be, and mistyped ones."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from difflib import get_close_matches
-from types import FunctionType
+from types import CodeType, FunctionType
 
 from raypid.errors import ConfigError
 
+OVERRIDDEN = ("loss", "loss_gradient", "critic_loss", "policy_loss", "update", "step", "gradients", "build")
+"""What users override: a name of theirs that is one of these, or nearly so, is meant for it."""
 _NEAR = 0.8
-"""How alike a name and that of a method must be, from 0 to 1, to be taken for it."""
+"""How alike a name and one of these must be, from 0 to 1."""
 
 
 def check_overrides(cls: type) -> None:
     """Check the methods that classes outside raypid add to an algorithm.
 
     Raises:
-        ConfigError: names a method that is nearly called like one of the algorithm's, which nothing would call; or one that takes other
-            arguments than it is called with.
+        ConfigError: names a method that is meant for one of the algorithm's, and that nothing calls; or one that takes other arguments than
+            it is called with.
     """
     own = [base for base in cls.__mro__ if base is not object and base.__module__.partition(".")[0] != "raypid"]
     methods = {
@@ -28,16 +30,30 @@ def check_overrides(cls: type) -> None:
         return
     theirs = [base for base in cls.__mro__ if base not in own]
     hooks = {name: f for base in reversed(theirs) for name, f in vars(base).items() if isinstance(f, FunctionType)}
-    called = {name for f in methods.values() for name in f.__code__.co_names}
+    called = {name for f in methods.values() for name in _names(f.__code__)}
     for name, method in methods.items():
         if name in hooks:
             _check_arguments(cls, name, method, hooks[name])
-            continue
-        near = get_close_matches(name, [hook for hook in hooks if hook not in methods], 1, _NEAR)
-        if near and name not in called:
-            raise ConfigError(
-                f"{cls.__name__}.{name} would never be called. Did you mean {near[0]}? Give a method of your own a name that is less like it."
-            )
+        elif name not in called and (meant := _meant(name)):
+            there = [hook for hook in OVERRIDDEN if hook in hooks]
+            what = f"for its {meant}, call it that" if meant in there else f"it has {', '.join(there)}"
+            raise ConfigError(f"Nothing calls {cls.__name__}.{name}: {what}. Give a helper of yours another name.")
+
+
+def _meant(name: str) -> str:
+    """The method that a name is, or is a misspelling of; "" if it is neither. One that a name extends (`losses`) is no misspelling."""
+    if name in OVERRIDDEN:
+        return name
+    near = get_close_matches(name, [hook for hook in OVERRIDDEN if hook not in name], 1, _NEAR)
+    return near[0] if near else ""
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """What a function may call: the names in it, and in the functions, lambdas and comprehensions that it holds."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
 
 
 def _check_arguments(cls: type, name: str, method: FunctionType, hook: FunctionType) -> None:

@@ -14,7 +14,7 @@ from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_
 from raypid.algorithms.base import State, schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
 from raypid.algorithms.module_names import offer_defaults
-from raypid.config import ModelConfig, unless
+from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
@@ -173,7 +173,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
             gae_lambda = (0.95 if spec.pipeline.normalize else 0.98, scale)
         chosen: dict[str, tuple[object, str]] = {
             "gae_lambda": gae_lambda,
-            "model.hidden": (spec.hidden, "episodes may terminate soon"),
+            "model.hidden": (spec.hidden, "the usual choice"),
             "entropy_coef": (entropy_coef, f"for {actions} actions"),
             "num_epochs": (num_epochs, f"for {actions} actions"),
             "desired_kl": (desired_kl, scale),
@@ -192,15 +192,24 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
                 norm = self.optimizer.minimise(loss, lr, minibatch.fraction)
                 epoch.append(step_metrics(metrics, norm, minibatch.fraction))
             steps += epoch
-            if epoch and self.moved(self.mean_metrics(epoch)["kl"]):
+            if epoch and self.moved(self.mean_metrics(epoch).get("kl")):
                 break
         self.finish(batch)
         more = {"lr": lr, "explained_variance": self.explained_variance(rows)}
         return Update({**self.mean_metrics(steps), **more}, len(steps))
 
-    def moved(self, kl: float) -> bool:
-        """Adapt the learning rate to how far an epoch's policies were from the one that acted, and return whether to stop the epochs."""
+    def moved(self, kl: float | None) -> bool:
+        """Adapt the learning rate to how far an epoch's policies were from the one that acted, and return whether to stop the epochs. A
+        subclass's loss may leave `kl` out of its metrics: then the rate stays.
+
+        Raises:
+            ConfigError: target_kl is set, and `kl` is left out.
+        """
         c = self.config
+        if kl is None:
+            if c.target_kl is not None:
+                raise ConfigError(f"target_kl needs the metric kl, which {type(self).__name__}.loss does not report.")
+            return False
         if c.desired_kl and kl > 2 * c.desired_kl:
             self.lr_part = max(self.lr_part / KL_STEP, LEAST_PART)
         elif not c.desired_kl or kl < c.desired_kl / 2:

@@ -807,8 +807,14 @@ def _saved(
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
-_BY_ENVIRONMENT = {"model.hidden": (64, 64), "model.log_std_init": 0.0, "n_step": 5, "normalize_observations": False}
-"""Settings that raypid may choose by the environment -> the usual value, of which nothing is said."""
+_BY_ENVIRONMENT: dict[str, list[object]] = {
+    "model.hidden": [(64, 64)],
+    "model.log_std_init": [0.0],
+    "gae_lambda": [0.95, 0.98],
+    "n_step": [5],
+    "normalize_observations": [False],
+}
+"""Settings that raypid may choose by the environment -> the usual values, of which nothing is said."""
 
 
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
@@ -821,7 +827,7 @@ def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
     adapted = (row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT)
-    chosen = [row for row in adapted if row.value != _BY_ENVIRONMENT[row.name]]
+    chosen = [row for row in adapted if row.value not in _BY_ENVIRONMENT[row.name]]
     parts = [f"{row.name} {shown(row.value)}" for row in chosen]
     said = [f"Adapted: {', '.join(parts)} (--explain says why)."] if parts else []
     known = (agent.run, agent.config.env) in TUNED

@@ -18,13 +18,19 @@ def calls_los(self: Any, log_prob: Any, entropy: Any, value: Any, batch: Any) ->
     return self.los(log_prob)
 
 
+def calls_los_inside(self: Any, log_prob: Any, entropy: Any, value: Any, batch: Any) -> Any:
+    return [self.los(x) for x in [log_prob]]
+
+
 @pytest.mark.parametrize(
     ("methods", "told"),
     [
         ({"loss": short}, r"Mine.loss is called as loss\(self, log_prob, entropy, value, batch\), and takes"),
-        ({"los": whole}, "Mine.los would never be called. Did you mean loss?"),
+        ({"los": whole}, "Nothing calls Mine.los: for its loss, call it that."),
+        ({"policy_loss": whole}, "Nothing calls Mine.policy_loss: it has loss, loss_gradient, update"),
         ({"los": short, "loss": calls_los}, ""),
-        ({"bonus": whole}, ""),
+        ({"los": short, "loss": calls_los_inside}, ""),
+        (dict.fromkeys(("bonus", "losses", "updates", "my_update", "normalise", "batch", "temperature"), short), ""),
     ],
 )
 def test_overrides(methods: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ def test_where_nothing_terminates_soon_targets_bootstrap_at_once(run: str) -> No
         and "model.log_std_init" not in found
     )
     for ends in (adapted(run, Endless, env_config={"ends": 20}), adapted(run, "Pendulum-v1")):
-        assert ends["n_step"] == (5, "episodes may terminate soon")
+        assert ends["n_step"] == (5, "the usual choice")
     Steady.steps = 0
     assert "n_step" not in adapted(run, Endless, n_step=3) and Steady.steps == 0
 
