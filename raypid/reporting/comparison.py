@@ -218,6 +218,12 @@ def compare(
     ends = at is None and not on_the_way
     if ends and not measure.is_lower_better:
         _note_steps(standings, said)
+    elif at is not None and not on_the_way:
+        there = [run for s in standings for task_runs in s.runs.values() for run in task_runs]
+        early = [run for run in there if run.ending.at_goal and run.last(at.x) < at.value]
+        said += [
+            f"{r.folder}: stopped at its goal at step {count(r.steps)}, counts with what it had reached." for r in early
+        ]
     if paired:
         standings = [_sorted_by_seed(standing, standings[0]) for standing in standings]
     pairs = len(standings) * (len(standings) - 1) // 2
