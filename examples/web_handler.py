@@ -26,7 +26,11 @@ def server(folder, port=8000):
                 with lock:  # a policy that remembers takes a session for each client: policy.session()
                     action = policy.act(body["observation"])
                 code, answer = 200, {"action": np.asarray(action).tolist()}
-            except (TypeError, ValueError) as error:  # raypid's errors for bad observations are ValueErrors
+            except (
+                TypeError,
+                ValueError,
+                RecursionError,
+            ) as error:  # raypid's errors for bad observations are ValueErrors
                 code, answer = 400, {"error": str(error)}
             self.send_response(code)
             self.send_header("Content-Type", "application/json")

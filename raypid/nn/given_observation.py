@@ -140,7 +140,8 @@ def _check_values(leaf: Leaf, array: Array) -> None:
         UserError: one is not finite, or not in a discrete space, or beyond its dtype.
     """
     if array.dtype.kind == "f":
-        bad = ~np.isfinite(array)
+        with np.errstate(over="ignore"):  # 1e39 is a number, but not one of float32
+            bad = ~np.isfinite(array.astype(leaf.dtype, copy=False))
     else:
         if not leaf.nvec and (array.dtype == leaf.dtype or np.dtype(leaf.dtype).kind == "f"):
             return
@@ -166,7 +167,7 @@ def _limits(leaf: Leaf) -> tuple[Any, Any]:
 
 def _range(leaf: Leaf) -> str:
     if np.dtype(leaf.dtype).kind == "f":
-        return "finite numbers"
+        return f"finite numbers ({leaf.dtype})"
     low, high = (np.unique(limit) for limit in _limits(leaf))
     return (
         f"integers from {low[0]} to {high[0]}" if len(low) == len(high) == 1 else "integers of its MultiDiscrete space"

@@ -584,7 +584,8 @@ def headline(found: Comparison) -> str:
     if len(found.tasks) == 1:
         ours, theirs = (s.values[found.tasks[0]] for s in (a, b))
         size = max(abs(ours.mean()), abs(theirs.mean()))
-        on = f"{found.measure.name} {figure(ours.mean(), size)} against {figure(theirs.mean(), size)}"
+        name = found.measure.name + ":" * found.measure.name[-1].isdigit()
+        on = f"{name} {figure(ours.mean(), size)} against {figure(theirs.mean(), size)}"
     else:
         size = 1.0
         on = f"{found.measure.name} on {len(found.tasks)} environments, in parts of each one's range"

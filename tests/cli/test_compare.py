@@ -89,7 +89,7 @@ def test_a_common_goal_is_compared_by_the_steps_to_it(tmp_path: Path, answer: An
             write_run(tmp_path / name / str(seed), seed=seed, iterations=iterations, stop=goal, lr=extra + 1)
     told = answer(tmp_path)
     assert told.startswith(
-        "lr=1 is better than lr=11: environment steps to evaluation return 120 2,987 against 5,547, lower by 2,560"
+        "lr=1 is better than lr=11: environment steps to evaluation return 120: 2,987 against 5,547, lower by 2,560"
     )
 
 

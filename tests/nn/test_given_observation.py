@@ -46,6 +46,7 @@ def given(space: Any, action: Any = None, **more: Any) -> GivenObservation:
         (ROBOT, {**FINE, "battery": 1.5}, "'battery' has dtype float64; .*integers from 0 to 4: round it"),
         (ROBOT, {**FINE, "load": [1, 3]}, r"'load' is 3 at index \[0, 1\]; .* its MultiDiscrete space"),
         (ROBOT, {**FINE, "position": [0, np.nan]}, r"'position' is nan at index \[0, 1\]; this policy takes finite numbers"),
+        (ROBOT, {**FINE, "position": [1e39, 0]}, r"'position' is 1e\+39 at index \[0, 0\]; .* finite numbers \(float32\)"),
         (ROBOT, {**FINE, "position": None}, r"'position' is None; this policy takes shape \(2,\), or a batch of it, float32"),
         (ROBOT, {**FINE, "position": "far"}, "'position' is 'far'"),
         (ROBOT, {**FINE, "position": [[1, 2], [3]]}, "'position' is no array of numbers"),
