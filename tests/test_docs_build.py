@@ -478,5 +478,5 @@ def test_code_that_fails_when_it_runs_fails_make_docs(tmp_path: Path) -> None:
     words = ["make", "-o", "install", "-o", "site", "docs", f"BIN={Path(sys.executable).parent}"]
     done = subprocess.run([*words, "PYTEST_ARGS=-k roles"], cwd=tmp_path, capture_output=True, text=True)
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert done.returncode != 0 and len(failed) == 1 and "[roles.md-1]" in failed[0], done.stdout
+    assert done.returncode != 0 and len(failed) == 1 and "[docs/roles.md:" in failed[0], done.stdout
     assert "ZeroDivisionError" in done.stdout
