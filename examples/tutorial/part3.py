@@ -19,12 +19,12 @@ from raypid import roles
 
 
 class NoRows(Exception):
-    """A shard that has just been started again has no rows yet."""
+    """A shard that was started again has too few rows yet: half of each batch would be the same few."""
 
 
 class Shard(roles.Replay):
     def sample(self, num, timesteps=0):
-        if not self.num_rows():
+        if self.num_rows() < (1_000 if ray.get_runtime_context().was_current_actor_reconstructed else 1):
             raise NoRows
         return super().sample(num, timesteps)
 
