@@ -473,8 +473,9 @@ def examine(
     spaces = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
     network = _network(run, config, *spaces, like)
-    config.refuse(idle_settings(config, network), given_names(given or {}))
-    idle = {**config.idle(), **idle_settings(config, network)}
+    by_network = idle_settings(config, network)
+    config.refuse(by_network, given_names(given or {}))
+    idle = {**config.idle(), **by_network}
     adapted = _by_environment(run, config, network, first, idle)
     if any(value for value, _ in adapted.values()):  # else the network is the one that it is
         config = config.replace({name: value for name, (value, _) in adapted.items()})
@@ -523,7 +524,8 @@ def sample_key(run: str, config: Config) -> str:
 
 def _open_to_steps(run: str, config: Config) -> bool:
     """Whether random steps of the environment decide settings."""
-    return any(attrgetter(name)(config) is None for name in list(ALGORITHMS.get(run).where_endless)[:1])
+    first = next(iter(ALGORITHMS.get(run).where_endless), None)
+    return first is not None and attrgetter(first)(config) is None
 
 
 def _looks(run: str, config: Config, *, is_new: bool) -> Looks:
