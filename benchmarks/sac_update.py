@@ -48,8 +48,9 @@ def sample(rng: np.random.Generator) -> Sample:
 def ours(half: bool, norm: str, delay: int) -> Callable[[Sample], Any]:
     """raypid's SAC, called as its learner calls it."""
     config = SACConfig(
-        bf16=half, critic_norm=norm, policy_delay=delay, batch_size=BATCH, target_tau=TAU, lr=LR, seed=0, gamma=GAMMA
-    )
+        bf16=half, critic_norm=norm, policy_delay=delay, batch_size=BATCH, target_tau=TAU, lr=LR, seed=0, gamma=GAMMA,
+        model={"hidden": (HIDDEN, HIDDEN), "activation": "relu"},
+    )  # fmt: skip
     space = spaces.Box(-np.inf, np.inf, (OBS,), np.float32)
     spec = build_spec(space, spaces.Box(-1, 1, (ACTIONS,), np.float32), config.model)
     algorithm = SAC(config, SAC.network_spec(config, spec), 0)

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
-from torch.nn import functional
 
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import ACTIVATIONS, Encoders, TorchInputs, UserModule, affine, example_inputs
+from raypid.nn.networks import ACTIVATIONS, Encoders, TorchInputs, UserModule, affine, example_inputs, layer_norm
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.registry import NETWORKS
 from raypid.types import Collective
@@ -95,7 +94,7 @@ class Critics(nn.Module):
     def _normalized(self, h: Tensor, i: int, train: bool) -> Tensor:
         """Normalise the outputs [K, N, H] of layer i."""
         if self.norm == "layer":
-            return functional.layer_norm(h, h.shape[-1:])
+            return layer_norm(h)
         if self.norm == "none":
             return h
         running: Tensor = getattr(self, f"statistics_{i}")

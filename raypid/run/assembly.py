@@ -225,6 +225,8 @@ def resolve_settings(
     config.custom_args = _custom_args(config.custom_args)
     if config.gpu is not None:
         _use_gpus(config, algorithm, given_names(settings))
+    if config.on_ray and isinstance(config, OffPolicyConfig) and "fragment_length" not in given_names(laid):
+        config.fragment_length = max(config.fragment_length, config.ray_fragment_length)
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
@@ -244,6 +246,7 @@ def resolve_settings(
 _CHOSEN = {
     "env": "the id that env_config names", "env_config": "without the id, which is env", "custom_args": "with the project's defaults",
     "num_gpus": "one for each id in gpu", "num_learners": "one for each GPU", "seed": "drawn",
+    "fragment_length": "a call on Ray costs as much as some steps",
 }  # fmt: skip
 """What `resolve_settings` may set -> why."""
 

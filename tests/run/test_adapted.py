@@ -147,6 +147,20 @@ def test_ppo_decides_by_the_kind_of_actions(env: str, entropy_coef: float, num_e
         assert (agent.config.entropy_coef, agent.config.num_epochs) == (entropy_coef, num_epochs)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("run", "settings", "length"),
+    [
+        ("SAC", {"num_workers": 2}, 8), ("DQN", {"backend": "ray"}, 8), ("DQN", {"num_workers": 2, "fragment_length": 1}, 1), ("DQN", {}, 1),
+        ("ApeX", {"num_workers": 2}, 32), ("PPO", {"num_workers": 2}, 256),
+    ],
+)  # fmt: skip
+def test_replay_on_ray_collects_several_rows_a_call(run: str, settings: dict[str, Any], length: int) -> None:
+    resolved = resolve_settings(run, {"env": "CartPole-v1", **settings})
+    assert resolved.config.fragment_length == length
+    told = [source for source in resolved.sources.get("fragment_length", []) if source.kind == "adapted"]
+    assert len(told) == (length == 8)
+
+
 def test_one_environment_is_reset_once_and_never_stepped() -> None:
     Steady.resets = Steady.steps = 0
     assert adapted("A2C", Steady) == {"normalize_observations": (False, "no large numbers in observations")}
