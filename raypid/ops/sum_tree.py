@@ -11,6 +11,10 @@ FAN = 16
 TOP = 4096
 """Most nodes of the top level, which is searched by bisection; a million leaves need two levels below it."""
 
+_UP_TO = np.triu(np.ones((FAN, FAN)))
+"""`rows @ _UP_TO` are the cumulative sums of rows [n, FAN], a third of the time of `cumsum`. All columns add up in the same order: so
+they never fall from one child to the next, and stay exactly equal at a child of priority 0."""
+
 
 class SumTree:
     """Priorities [capacity] >= 0 of slots, all 0 at first. Sums are always recomputed from below, so no error builds up."""
@@ -22,10 +26,18 @@ class SumTree:
             size = -(-size // FAN)
             self.levels.append(np.zeros(size * FAN))
         self.levels.append(np.zeros(size))
+        self._cumulative: Array | None = None
+
+    @property
+    def cumulative(self) -> Array:
+        """Cumulative sums of the top level; kept until priorities change."""
+        if self._cumulative is None:
+            self._cumulative = self.levels[-1].cumsum()
+        return self._cumulative
 
     @property
     def total(self) -> float:
-        return float(self.levels[-1].sum())
+        return float(self.cumulative[-1])
 
     def get(self, slots: Array) -> Array:
         """Priorities [n] of slots [n]."""
@@ -33,29 +45,35 @@ class SumTree:
 
     def set(self, slots: Array, priorities: Array) -> None:
         """Set the priorities [n] of slots [n]. If a slot occurs twice, its last priority counts."""
+        if not len(slots):
+            return
+        self._cumulative = None
         self.levels[0][slots] = priorities
+        nodes = slots // FAN
+        nodes = nodes[np.append(nodes[1:] != nodes[:-1], True)]  # rows that follow each other have the same node above them
         for below, level in zip(self.levels, self.levels[1:], strict=False):
-            slots = slots // FAN
-            level[slots] = below.reshape(-1, FAN)[slots].sum(1)
+            level[nodes] = below.reshape(-1, FAN).take(nodes, 0) @ _UP_TO[:, -1]
+            nodes = nodes // FAN
 
     def sample(self, num: int, rng: np.random.Generator) -> Array:
         """Draw slots [num] in proportion to their priorities, one from each of `num` equal parts of the total (Schaul et al. 2016,
         appendix B.2.1). They come in random order, so rows for several batches may be drawn at once."""
-        top, draws, part = self.levels[-1], np.arange(num), rng.permutation(num)
-        cumulative = top.cumsum()
+        top, cumulative, part = self.levels[-1], self.cumulative, rng.permutation(num)
+        draws, rows_at = np.arange(num), np.arange(0, num * FAN, FAN)
         x = np.empty(num)
         x[part] = rng.random(num)
         x = (draws + x) * (cumulative[-1] / num)  # in order, so that neighbours read the same memory
-        last = np.flatnonzero(top).max(initial=0)  # the last node with a priority above 0
-        node = np.minimum(np.searchsorted(cumulative, x, "right"), last)
+        # rounding must lead neither before the first node with a priority above 0 nor past the last, here and on each level
+        x = np.minimum(x, np.nextafter(cumulative[-1], 0))
+        node = cumulative.searchsorted(x, "right")
         x -= cumulative[node] - top[node]
         for level in self.levels[-2::-1]:
-            rows = level.reshape(-1, FAN)[node]
-            sums = rows.cumsum(1)
-            # rounding must lead neither before the first child with a priority above 0 nor past the last
+            rows = level.reshape(-1, FAN).take(node, 0)
+            sums = rows @ _UP_TO
             x = np.minimum(np.maximum(x, 0), np.nextafter(sums[:, -1], 0))
             child = (sums > x[:, None]).argmax(1)
-            x -= sums[draws, child] - rows[draws, child]
+            chosen = rows_at + child
+            x -= sums.take(chosen) - rows.take(chosen)
             node = node * FAN + child
         return node[part]
 
