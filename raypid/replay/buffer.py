@@ -269,19 +269,16 @@ class Buffer:
         c, s = self.columns, self.spec
         here = slots = self.slots(ids)
         reward, discount = self.rewards(slots), np.full(len(ids), s.gamma, np.float32)
-        terminated = c["terminated"][slots]
-        going = ~(terminated | c["truncated"][slots])
+        terminated, going = c["terminated"][slots], np.ones(len(ids), bool)
         for _ in range(s.n_step - 1):
             after = self.slots(c["follow"][here])
-            going = going & c["valid"][after]
+            going = going & ~(terminated | c["truncated"][here]) & c["valid"][after]
             if not going.any():
                 break
             here = np.where(going, after, here)
             reward += np.where(going, discount * self.rewards(here), 0)
             discount = np.where(going, discount * np.float32(s.gamma), discount)
-            ended = c["terminated"][here]
-            terminated = terminated | (going & ended)
-            going = going & ~(ended | c["truncated"][here])
+            terminated = c["terminated"][here]
         discount *= ~terminated
         last, follow = c["last"][here], c["follow"][here]
         after = self.slots(np.where(last >= 0, last, follow))
@@ -289,7 +286,7 @@ class Buffer:
             self.observations(slots),
             self.actions(slots),
             reward,
-            discount.astype(np.float32, copy=False),
+            discount,
             self.observations(after),
         )
 
@@ -344,4 +341,4 @@ class Buffer:
     def _tree(self, prefix: str, slots: Array, mask_slots: Array) -> Tree:
         """Gather the columns below `prefix`; the action mask is not stacked and has slots of its own."""
         named = {name.removeprefix(prefix): c for name, c in self.columns.items() if name.startswith(prefix)}
-        return nest({path: c[mask_slots if path == MASK else slots] for path, c in named.items()})
+        return nest({path: c.take(mask_slots if path == MASK else slots, 0) for path, c in named.items()})
