@@ -12,8 +12,20 @@ TOP = 4096
 """Most nodes of the top level, which is searched by bisection; a million leaves need two levels below it."""
 
 _UP_TO = np.triu(np.ones((FAN, FAN)))
-"""`rows @ _UP_TO` are the cumulative sums of rows [n, FAN], a third of the time of `cumsum`. All columns add up in the same order: so
-they never fall from one child to the next, and stay exactly equal at a child of priority 0."""
+_BLOCK = 512
+"""Rows of one product with `_UP_TO`: few enough that no BLAS library wakes its threads, which takes longer than the product."""
+
+
+def cumulative_sums(rows: Array) -> Array:
+    """Cumulative sums [n, FAN] of rows [n, FAN] >= 0, by a matrix product: a third of the time of `cumsum`.
+
+    All columns are added up in the same order, so sums never fall from one child to the next, and do not change at a child of 0.
+    """
+    sums = np.empty_like(rows)
+    for start in range(0, len(rows), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        np.matmul(rows[block], _UP_TO, out=sums[block])
+    return sums
 
 
 class SumTree:
@@ -50,9 +62,11 @@ class SumTree:
         self._cumulative = None
         self.levels[0][slots] = priorities
         nodes = slots // FAN
-        nodes = nodes[np.append(nodes[1:] != nodes[:-1], True)]  # rows that follow each other have the same node above them
+        nodes = nodes[
+            np.append(nodes[1:] != nodes[:-1], True)
+        ]  # rows that follow each other have the same node above them
         for below, level in zip(self.levels, self.levels[1:], strict=False):
-            level[nodes] = below.reshape(-1, FAN).take(nodes, 0) @ _UP_TO[:, -1]
+            level[nodes] = np.einsum("ij->i", below.reshape(-1, FAN).take(nodes, 0))
             nodes = nodes // FAN
 
     def sample(self, num: int, rng: np.random.Generator) -> Array:
@@ -69,7 +83,7 @@ class SumTree:
         x -= cumulative[node] - top[node]
         for level in self.levels[-2::-1]:
             rows = level.reshape(-1, FAN).take(node, 0)
-            sums = rows @ _UP_TO
+            sums = cumulative_sums(rows)
             x = np.minimum(np.maximum(x, 0), np.nextafter(sums[:, -1], 0))
             child = (sums > x[:, None]).argmax(1)
             chosen = rows_at + child
