@@ -62,9 +62,7 @@ class SumTree:
         self._cumulative = None
         self.levels[0][slots] = priorities
         nodes = slots // FAN
-        nodes = nodes[
-            np.append(nodes[1:] != nodes[:-1], True)
-        ]  # rows that follow each other have the same node above them
+        nodes = nodes[np.append(nodes[1:] != nodes[:-1], True)]  # slots that follow each other share one
         for below, level in zip(self.levels, self.levels[1:], strict=False):
             level[nodes] = np.einsum("ij->i", below.reshape(-1, FAN).take(nodes, 0))
             nodes = nodes // FAN
@@ -79,7 +77,7 @@ class SumTree:
         x = (draws + x) * (cumulative[-1] / num)  # in order, so that neighbours read the same memory
         # rounding must lead neither before the first node with a priority above 0 nor past the last, here and on each level
         x = np.minimum(x, np.nextafter(cumulative[-1], 0))
-        node = cumulative.searchsorted(x, "right")
+        node = cumulative[:-1].searchsorted(x, "right")
         x -= cumulative[node] - top[node]
         for level in self.levels[-2::-1]:
             rows = level.reshape(-1, FAN).take(node, 0)

@@ -149,3 +149,13 @@ def test_the_largest_number_that_can_be_drawn_is_inside(capacity: int) -> None:
     tree = SumTree(capacity)
     tree.set(np.arange(capacity), np.r_[np.full(capacity - 100, 0.1), np.zeros(100)])
     assert tree.sample(7, RANDOM[-1]).max() == capacity - 101
+
+
+@pytest.mark.parametrize("capacity", CAPACITIES)
+@pytest.mark.parametrize("priority", [0.0, np.nan, np.inf])
+def test_what_cannot_be_drawn_from_gives_slots_that_are_there(capacity: int, priority: float) -> None:
+    tree = SumTree(capacity)
+    tree.set(np.array([capacity // 2]), np.array([priority]))
+    with np.errstate(invalid="ignore"):
+        drawn = tree.sample(20, RANDOM[0])
+    assert (drawn >= 0).all() and (drawn < capacity).all()
