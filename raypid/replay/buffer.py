@@ -8,7 +8,7 @@ ring. N-step returns, next observations and frame stacks are gathered along thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -142,13 +142,12 @@ class Buffer:
             self.columns[name] = np.full(shape, NO_ROW) if name in LINKS else np.zeros(shape, like.dtype)
         return self.columns[name]
 
-    def _spans(self, start: int, num: int) -> Iterator[tuple[slice, slice]]:
+    def _spans(self, start: int, num: int) -> list[tuple[slice, slice]]:
         """(slots, rows of the source) for ids [start, start + num): two parts if the end of the ring lies between them."""
         first = start % self.spec.capacity
         until = min(num, self.spec.capacity - first)
-        yield slice(first, first + until), slice(0, until)
-        if until < num:
-            yield slice(0, num - until), slice(until, num)
+        spans = [(slice(first, first + until), slice(0, until))]
+        return spans if until == num else [*spans, (slice(0, num - until), slice(until, num))]
 
     def evict(self, num: int) -> None:
         """Free the slots of the next `num` ids."""
@@ -161,11 +160,12 @@ class Buffer:
         """Copy the columns. True last observations that were stored apart become invalid rows of their own."""
         size, extra = t.reward.size, len(finals[0])
         last = dict(tree_leaves(finals[2])) if extra else {}
+        spans = self._spans(start, size)
 
         def put(name: str, values: Array, tail: Array | bool | float = False) -> None:
             flat = values.reshape(size, *values.shape[2:])
             column = self.column(name, flat)
-            for span, source in self._spans(start, size):
+            for span, source in spans:
                 column[span] = flat[source]
             if extra:
                 column[self.slots(start + size + np.arange(extra))] = tail
@@ -191,8 +191,9 @@ class Buffer:
         for span, source in self._spans(flat[0], len(flat)):
             here = flat[source]
             follow[span], before[span], last[span] = here + streams, here - streams, NO_ROW
+        starts = self.slots(ids[0])
+        before[starts] = NO_ROW
         follow[self.slots(ids[-1])] = NO_ROW
-        before[self.slots(ids[0])] = NO_ROW
         if len(finals[0]):
             ended = ids[finals[0], finals[1]]
             apart = flat[-1] + 1 + np.arange(len(ended))
@@ -204,18 +205,19 @@ class Buffer:
             return
         previous, alive = tail[-1], tail[-1] >= self.oldest
         slots = self.slots(previous)
-        next_known = c["terminated"][slots] | (last[slots] >= 0)
+        terminated = c["terminated"][slots]
+        next_known = terminated | (last[slots] >= 0)
         if len(previous) != streams:  # the worker came back with another number of environments: no stream continues
             self._invalidate(previous[alive & ~next_known])
             self._finish_windows(worker, ids[:0, :0])
             del self.tails[worker]
             return
-        ended = c["terminated"][slots] | c["truncated"][slots] | ~c["valid"][slots]
-        continues = ~first | ended
-        next_known |= ~first | ~c["valid"][slots]
+        goes_on, invalid = ~first, ~c["valid"][slots]
+        continues = goes_on | terminated | c["truncated"][slots] | invalid
+        next_known |= goes_on | invalid
         linked = continues & alive
         follow[slots[linked]] = ids[0][linked]
-        before[self.slots(ids[0][linked])] = previous[linked]
+        before[starts[linked]] = previous[linked]
         self._invalidate(previous[alive & ~(continues & next_known)])
 
     def _invalidate(self, ids: Array) -> None:
@@ -250,10 +252,10 @@ class Buffer:
         stream goes no further.
         """
         c, slots = self.columns, self.slots(ids)
-        terminated, valid, follow = c["terminated"][slots], c["valid"][slots], c["follow"][slots]
-        next_known = terminated | (follow >= 0) | (c["last"][slots] >= 0)
-        stops = terminated | c["truncated"][slots] | (follow < 0) | ~valid[after]
-        complete = next_known
+        terminated, valid, follows = c["terminated"][slots], c["valid"][slots], c["follow"][slots] >= 0
+        complete = next_known = terminated | follows | (c["last"][slots] >= 0)
+        if self.spec.n_step > 1:
+            stops = terminated | c["truncated"][slots] | ~follows | ~valid[after]
         for _ in range(self.spec.n_step - 1):
             complete = next_known & (stops | complete[after])
         self._mark(slots[complete & valid & (ids >= self.oldest) & ~c["ready"][slots]], ready=True)
@@ -269,19 +271,16 @@ class Buffer:
         c, s = self.columns, self.spec
         here = slots = self.slots(ids)
         reward, discount = self.rewards(slots), np.full(len(ids), s.gamma, np.float32)
-        terminated = c["terminated"][slots]
-        going = ~(terminated | c["truncated"][slots])
+        terminated, going = c["terminated"][slots], np.ones(len(ids), bool)
         for _ in range(s.n_step - 1):
             after = self.slots(c["follow"][here])
-            going = going & c["valid"][after]
+            going = going & ~(terminated | c["truncated"][here]) & c["valid"][after]
             if not going.any():
                 break
             here = np.where(going, after, here)
             reward += np.where(going, discount * self.rewards(here), 0)
             discount = np.where(going, discount * np.float32(s.gamma), discount)
-            ended = c["terminated"][here]
-            terminated = terminated | (going & ended)
-            going = going & ~(ended | c["truncated"][here])
+            terminated = c["terminated"][here]
         discount *= ~terminated
         last, follow = c["last"][here], c["follow"][here]
         after = self.slots(np.where(last >= 0, last, follow))
@@ -289,7 +288,7 @@ class Buffer:
             self.observations(slots),
             self.actions(slots),
             reward,
-            discount.astype(np.float32, copy=False),
+            discount,
             self.observations(after),
         )
 
@@ -344,4 +343,4 @@ class Buffer:
     def _tree(self, prefix: str, slots: Array, mask_slots: Array) -> Tree:
         """Gather the columns below `prefix`; the action mask is not stacked and has slots of its own."""
         named = {name.removeprefix(prefix): c for name, c in self.columns.items() if name.startswith(prefix)}
-        return nest({path: c[mask_slots if path == MASK else slots] for path, c in named.items()})
+        return nest({path: c.take(mask_slots if path == MASK else slots, 0) for path, c in named.items()})

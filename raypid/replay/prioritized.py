@@ -32,12 +32,13 @@ class PrioritizedReplay(Replay):
 
     def set_priorities(self, ids: Array, priorities: Array) -> None:
         """Give the rows `ids` [n] new priorities [n] > 0. Rows that have been overwritten are skipped and counted."""
-        here = (ids >= self.oldest) & self.columns["ready"][self.slots(ids)]
+        slots = self.slots(ids)
+        here = (ids >= self.oldest) & self.columns["ready"][slots]
         self.num_skipped += int(np.count_nonzero(~here))
-        ids, priorities = ids[here], priorities[here]
-        if len(ids):
+        slots, priorities = slots[here], priorities[here]
+        if len(slots):
             self.max_priority = max(self.max_priority, float(priorities.max()))
-            self.tree.set(self.slots(ids), priorities.astype(np.float64) ** self.spec.priority_exponent)
+            self.tree.set(slots, priorities.astype(np.float64) ** self.spec.priority_exponent)
 
     def metrics(self) -> dict[str, float]:
         return {**super().metrics(), "replay_skipped_priorities": float(self.num_skipped)}
