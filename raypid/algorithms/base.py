@@ -229,6 +229,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     where_endless: ClassVar[Mapping[str, object]] = {}
     """Values of settings that are None, for environments with Box actions and observations without bounds where no episode terminates within some
     random steps. A run makes these steps unless the first of the settings is given."""
+    where_fast: ClassVar[Mapping[str, object]] = {}
+    """As `where_endless`, where besides a step takes less than a millisecond. If one of these is given, the others keep their usual values."""
     own_model: ClassVar[bool] = False
     """Whether it trains a user's model (`raypid.register_model`), which acts and computes gradients itself, in place of a network."""
     collective: Collective | None = None

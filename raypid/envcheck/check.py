@@ -81,7 +81,7 @@ def check_env(
     for name, value in (("seconds", seconds), ("timeout_s", timeout_s)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise ConfigError(f"{name} must be a number above 0, not {shown(value)}.")
-    given = overlay({"env": env, "env_config": dict(env_config or {})}, settings)
+    given = overlay({"env": env, "env_config": dict(env_config or {}), "num_envs_per_worker": 8}, settings)
     for name in settings:
         if canonical(name).partition(".")[0] not in SETTINGS:
             raise ConfigError(f"check_env takes no setting {name!r}.{did_you_mean(name, SETTINGS)}")

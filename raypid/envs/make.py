@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,6 +69,8 @@ class Sample:
     """The observation [1, *] that an episode began with, if it was reset."""
     terminates: bool | None = None
     """Whether an episode terminated within LOOK steps with random actions; None if that many were not made."""
+    step_s: float = math.inf
+    """Seconds of the fastest of these steps."""
 
 
 Depth: TypeAlias = Literal["spaces", "reset", "steps"]
@@ -76,6 +80,8 @@ Looks: TypeAlias = Callable[[Sample], Depth]
 """How far to look, by what the spaces are."""
 LOOK = 100
 """Steps of a look: a twentieth of what PPO takes for its first update."""
+FAST_S = 1e-3
+"""Seconds of a step up to which more streams pay: each call of the network acts for all of them."""
 
 
 def only_spaces(found: Sample) -> Depth:
@@ -104,22 +110,26 @@ def _sampling(spec: EnvSpec, looks: Looks) -> Iterator[Sample]:
             with suppress(EnvError):
                 yield (found := replace(found, first=vector.reset()))
                 if look == "steps":
-                    yield replace(found, terminates=_terminates(vector))
+                    yield _stepped(found, vector)
     finally:
         vector.close()
 
 
-def _terminates(vector: VectorEnv) -> bool | None:
+def _stepped(found: Sample, vector: VectorEnv) -> Sample:
     """Step an environment that was reset, whose actions are a Box, at random until an episode terminates, at most LOOK times."""
+    step_s = math.inf
     space = copy.deepcopy(vector.action_space)  # it may be the class's, from which environments draw too
     space.seed(0)
     for _ in range(LOOK):
-        step = vector.step(np.array([space.sample()], space.dtype))
+        action, start = np.array([space.sample()], space.dtype), time.perf_counter()
+        step = vector.step(action)
+        if step.valid.all():  # else it was a reset
+            step_s = min(step_s, time.perf_counter() - start)
         if step.crashes:
-            return None
+            return found
         if step.terminated.any():
-            return True
-    return False
+            return replace(found, terminates=True, step_s=step_s)
+    return replace(found, terminates=False, step_s=step_s)
 
 
 def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) -> Sample:

@@ -60,15 +60,18 @@ class Steady(gymnasium.Env):
 
 
 class Endless(Steady):
-    """Actions are numbers, and no episode terminates before step `ends`; at `fails` a step raises or, by `how`, hangs or ends the process."""
+    """Actions are numbers, and no episode terminates before step `ends`; at `fails` a step raises or, by `how`, hangs or ends the process. `slow`
+    steps take 2 ms."""
 
-    def __init__(self, ends: int = 10**6, fails: int = 0, how: str = "raise") -> None:
+    def __init__(self, ends: int = 10**6, fails: int = 0, how: str = "raise", slow: bool = False) -> None:
         super().__init__()
+        self.slow = slow
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.ends, self.fails, self.how = ends, fails, how
 
     def step(self, action: Any) -> Any:
         obs, reward, *_, info = super().step(action)
+        time.sleep(0.002 * self.slow)
         if self.t == self.fails:
             if self.how == "exit":
                 os._exit(3)
@@ -144,14 +147,14 @@ def test_ppo_decides_by_the_kind_of_actions(env: str, entropy_coef: float, num_e
     given = adapted("PPO", env, num_epochs=3)
     assert "num_epochs" not in given and "entropy_coef" in given
     with raypid.PPO(env, seed=0, evaluation_interval=0) as agent:
-        assert (agent.config.entropy_coef, agent.config.num_epochs) == (entropy_coef, num_epochs)  # type: ignore[attr-defined]
+        assert (agent.config.entropy_coef, agent.config.num_epochs) == (entropy_coef, num_epochs)
 
 
 @pytest.mark.parametrize(
     ("run", "settings", "length"),
     [
         ("SAC", {"num_workers": 2}, 8), ("DQN", {"backend": "ray"}, 8), ("DQN", {"num_workers": 2, "fragment_length": 1}, 1), ("DQN", {}, 1),
-        ("ApeX", {"num_workers": 2}, 32), ("PPO", {"num_workers": 2}, 256),
+        ("ApeX", {"num_workers": 2}, 32), ("A2C", {"num_workers": 2}, 16),
     ],
 )  # fmt: skip
 def test_replay_on_ray_collects_several_rows_a_call(run: str, settings: dict[str, Any], length: int) -> None:
@@ -197,6 +200,21 @@ def test_where_nothing_terminates_soon_actions_deviate_less_at_first() -> None:
     Steady.steps = 0
     for run in ("ES", "ARS"):
         assert "model.log_std_init" not in adapted(run, Endless) and Steady.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_envs", "length"),
+    [
+        ({}, 32, 64), ({"env_config": {"slow": True}}, 8, 256), ({"env_config": {"ends": 20}}, 8, 256),
+        ({"fragment_length": 128}, 8, 128), ({"num_envs_per_worker": 16}, 16, 256), ({"model": {"log_std_init": 0.0}}, 8, 256),
+    ],
+)  # fmt: skip
+def test_where_nothing_terminates_and_steps_are_fast_more_streams_act_at_once(
+    settings: dict[str, Any], num_envs: int, length: int
+) -> None:
+    found = adapted("PPO", Endless, **settings) | settings
+    sizes = [found[name] for name in ("num_envs_per_worker", "fragment_length")]
+    assert [size[0] if isinstance(size, tuple) else size for size in sizes] == [num_envs, length]
 
 
 @pytest.mark.parametrize("run", ["SAC", "TD3", "DDPG"])

@@ -141,7 +141,7 @@ def test_a_person_sees_what_differs_on_one_screen(
     assert main(["train", *CARTPOLE, "--tuned", "--lr", "0.5", "--explain"]) == 0
     text = capfd.readouterr().out
     lines = text.splitlines()
-    assert len(lines) <= 26 and max(map(len, lines)) <= 80 and lines[-1] == "Nothing was run."
+    assert len(lines) <= 27 and max(map(len, lines)) <= 80 and lines[-1] == "Nothing was run."
     assert re.search(r"lr {22}0.5 +flag; default 0.0005", text) and "value_coef" not in text
     assert main(["train", *CARTPOLE, "--tuned", "--lr", "0.5", "--explain", "all"]) == 0
     everything = capfd.readouterr().out
