@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
@@ -28,7 +27,7 @@ class InputsOf(Generic[ArrayT]):
 
     def map(self, function: Callable[..., ArrayT], *others: InputsOf[ArrayT]) -> Self:
         """Apply `function` to each array, together with the same array of `others`."""
-        mapped = copy(self)
+        mapped = object.__new__(type(self))
         mapped.vector = function(self.vector, *(o.vector for o in others))
         mapped.images = {k: function(v, *(o.images[k] for o in others)) for k, v in self.images.items()}
         mapped.mask = None if self.mask is None else function(self.mask, *(o.mask for o in others))
