@@ -19,6 +19,8 @@ from raypid.types import Array, Table, flat_views
 
 Layer = tuple[Array, Array]
 """The arguments and the values [K, N, H] of a layer's activation; one array where the activation is computed in place."""
+CHUNK = 256
+"""Rows of a fragment that are evaluated at a time: their layers stay in the cache, and need no new pages of memory."""
 _ENTROPY_OF_UNIT_NORMAL = 0.5 * (1 + math.log(2 * math.pi))
 
 
@@ -147,7 +149,9 @@ class SmallNetwork:
 
     def values(self, inputs: Inputs) -> Array:
         """Outputs [N, V] of the value head."""
-        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
+        x = inputs.vector
+        parts = [self._hidden(x[i : i + CHUNK], -1) @ self._value[0] for i in range(0, max(1, len(x)), CHUNK)]
+        return np.concatenate(parts) + self._value[1]
 
     def value(self, inputs: Inputs) -> Array:
         """State values [N]."""
