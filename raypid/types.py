@@ -70,9 +70,9 @@ def as_tree(nested: object, lists: bool = False) -> TreeOf[object]:
     return nested
 
 
-def tree_stack(trees: Sequence[Tree], axis: int = 0) -> Tree:
-    """Stack trees of the same structure along a new axis."""
-    return tree_map(lambda *leaves: np.stack(leaves, axis), *trees)
+def tree_stack(trees: Sequence[Tree]) -> Tree:
+    """Stack trees of the same structure along a new first axis."""
+    return tree_map(lambda *leaves: np.array(leaves), *trees)  # for many small arrays a third of the time of np.stack
 
 
 def tree_concat(trees: Sequence[Tree], axis: int = 0) -> Tree:

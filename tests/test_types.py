@@ -32,8 +32,8 @@ def test_tree_map_and_leaves() -> None:
 
 
 def test_tree_stack_and_concat() -> None:
-    stacked, joined = tree_stack([TREE, TREE], axis=1), tree_concat([TREE, TREE])
-    assert stacked["b"]["0"].shape == (3, 2, 2) and joined["b"]["0"].shape == (6, 2)
+    stacked, joined = tree_stack([TREE, TREE]), tree_concat([TREE, TREE])
+    assert stacked["b"]["0"].shape == (2, 3, 2) and joined["b"]["0"].shape == (6, 2)
     assert tree_concat([TREE]) is TREE
 
 

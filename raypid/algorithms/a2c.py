@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
-from raypid.algorithms.minibatches import Batch, Loss, LossGradient
+from raypid.algorithms.minibatches import Batch, Loss, LossGradient, mean
 from raypid.algorithms.module_names import offer_defaults
 from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
@@ -42,9 +42,9 @@ class AdvantageLoss(ActorCritic[ActorCriticT]):
     def loss_gradient(self, log_prob: Array, entropy: Array, value: Array, batch: Batch[Array]) -> LossGradient:
         c, n, difference = self.config, len(log_prob), value - batch.target
         metrics = {
-            "policy_loss": -float((log_prob * batch.advantage).mean()),
-            "value_loss": 0.5 * float((difference * difference).mean()),
-            "entropy": float(entropy.mean()),
+            "policy_loss": -mean(log_prob * batch.advantage),
+            "value_loss": 0.5 * mean(difference * difference),
+            "entropy": mean(entropy),
         }
         by_log_prob = batch.advantage * np.float32(-1 / n)
         return by_log_prob, -c.entropy_coef / n, difference * np.float32(c.value_coef / n), metrics

@@ -225,14 +225,16 @@ class ActorCritic(Algorithm[ActorCriticT]):
             deviation = max(0.0, squares / count - mean * mean) ** 0.5 + 1e-8
             return advantage if count == 1 else (advantage - float(mean)) / float(deviation)
         everyone = advantage if share is None or share.advantage is None else share.advantage
-        if len(everyone) == 1:
+        count = len(everyone)
+        if count == 1:
             return advantage
-        mean = everyone.mean()
-        deviation = ((everyone - mean) ** 2).mean() ** 0.5 + 1e-8
-        if share is not None:
-            # NumPy's numbers beside tensors
-            mean, deviation = float(mean), float(deviation)
-        return (advantage - mean) / deviation
+        mean = everyone.sum() / count
+        centred = everyone - mean
+        deviation = (centred @ centred / count) ** 0.5 + 1e-8
+        if share is None:
+            return centred / deviation
+        # NumPy's numbers beside tensors
+        return (advantage - float(mean)) / float(deviation)
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
@@ -461,7 +463,7 @@ def _sums(steps: list[dict[str, Any]]) -> dict[str, float]:
         return {}
     names = list(steps[0])
     if isinstance(steps[0][names[0]], float):
-        return {n: float(np.sum([m[n] for m in steps])) for n in names}
+        return {n: sum(m[n] for m in steps) for n in names}
     import torch
 
     sums = torch.stack([torch.stack([m[n].float() for n in names]) for m in steps]).sum(0).tolist()

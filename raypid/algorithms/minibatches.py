@@ -33,6 +33,11 @@ LossGradient: TypeAlias = tuple[Array, float, Array, dict[str, float]]
 """The derivatives of a loss by log_prob [n], entropy (the same for each row) and value [n], and its metrics."""
 
 
+def mean(x: Array) -> float:
+    """Mean of x [n]; for few rows several times as fast as NumPy's."""
+    return float(x.sum()) / len(x)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Held(Named):
     """The part of a batch that this learner holds."""

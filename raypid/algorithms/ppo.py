@@ -12,7 +12,7 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import State, schedule
-from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient
+from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient, mean
 from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
@@ -116,10 +116,10 @@ class ClippedLoss:
         c, clip, advantage, n = self.config, self.clip, batch.advantage, len(log_prob)
         log_ratio = (log_prob - batch.log_prob).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         ratio = np.exp(log_ratio)
-        surrogate = ratio * advantage
-        clipped = np.clip(ratio, 1 - clip, 1 + clip)
+        clipped = ratio.clip(1 - clip, 1 + clip)
+        surrogate, bound = ratio * advantage, clipped * advantage
         # elsewhere the clipped term is smaller, or the ratio is beyond all reason; both are flat
-        counts = (surrogate <= clipped * advantage) & (np.abs(log_ratio) < MAX_LOG_RATIO)
+        counts = (surrogate <= bound) & (np.abs(log_ratio) < MAX_LOG_RATIO)
         by_log_prob = np.where(counts, surrogate, 0) * np.float32(-1 / n)
         difference = value - batch.target
         by_value, error = difference, difference * difference
@@ -129,11 +129,11 @@ class ClippedLoss:
             by_value = np.where(error >= near * near, difference, np.where(np.abs(change) <= c.value_clip, near, 0))
             error = np.maximum(error, near * near)
         metrics = {
-            "policy_loss": -float(np.minimum(surrogate, clipped * advantage).mean()),
-            "value_loss": 0.5 * float(error.mean()),
-            "entropy": float(entropy.mean()),
-            "kl": float((ratio - 1 - log_ratio).mean()),
-            "clip_fraction": float((clipped != ratio).mean()),
+            "policy_loss": -mean(np.minimum(surrogate, bound)),
+            "value_loss": 0.5 * mean(error),
+            "entropy": mean(entropy),
+            "kl": mean(ratio - 1 - log_ratio),
+            "clip_fraction": np.count_nonzero(clipped != ratio) / n,
         }
         return by_log_prob, -(c.entropy_coef or 0.0) / n, by_value * np.float32(c.value_coef / n), metrics
 

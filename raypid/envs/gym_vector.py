@@ -96,13 +96,17 @@ class GymVector(VectorEnv):
         except BaseException as error:
             reraise_signal(error)
             return self._crashed()
-        reward, valid = self._rewards(rewards), np.ones(self.num_envs, np.bool_)
+        reward = self._rewards(rewards)
         if self._mode is AutoresetMode.NEXT_STEP:
             first, valid = self._pending, ~self._pending
-            reward[first], terminated[first], truncated[first] = 0.0, False, False
-            self._pending = terminated | truncated
+            reward[first] = 0.0
+            terminated &= valid
+            truncated &= valid
+            self._pending = ends = terminated | truncated
+        else:
+            ends, valid = first, np.ones(self.num_envs, np.bool_)
         obs = self._checked(arrays)
-        ended = {b: stream_info(infos, b) for b in np.flatnonzero(terminated | truncated).tolist()}
+        ended = {b: stream_info(infos, b) for b in ends.nonzero()[0].tolist()}
         return Step(obs, reward, terminated, truncated, valid, first, final, ended)
 
     def close(self) -> None:

@@ -27,11 +27,11 @@ def array_module(x: Array | Tensor) -> Any:
     return np if isinstance(x, np.ndarray) else sys.modules["torch"]
 
 
-def log_softmax(x: ArrayT) -> ArrayT:
+def log_softmax(x: ArrayT, axis: int = -1) -> ArrayT:
     if not isinstance(x, np.ndarray):
-        return x.log_softmax(-1)
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+        return x.log_softmax(axis)
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
 
 
 def _gather(x: ArrayT, index: ArrayT) -> ArrayT:

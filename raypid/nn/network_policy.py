@@ -87,8 +87,8 @@ class NetworkPolicy:
             offset = np.asarray(leaf.start, np.int64) if leaf.start else 0
             return (action + offset).reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
         low, high, center, half = self._bounds[leaf.path]
-        out = np.clip(action * half + center, low, high)
-        if np.issubdtype(np.dtype(leaf.dtype), np.integer):
+        out = (action * half + center).clip(low, high)
+        if np.dtype(leaf.dtype).kind in "iu":
             out = np.rint(out)
         return out.reshape(len(action), *leaf.shape).astype(leaf.dtype, copy=False)
 

@@ -19,6 +19,8 @@ from raypid.types import Array, Table, flat_views
 
 Layer = tuple[Array, Array]
 """The arguments and the values [K, N, H] of a layer's activation; one array where the activation is computed in place."""
+CHUNK = 256
+"""Rows of a fragment that are evaluated at a time: their layers stay in the cache, and need no new pages of memory."""
 _ENTROPY_OF_UNIT_NORMAL = 0.5 * (1 + math.log(2 * math.pi))
 
 
@@ -147,7 +149,9 @@ class SmallNetwork:
 
     def values(self, inputs: Inputs) -> Array:
         """Outputs [N, V] of the value head."""
-        return self._hidden(inputs.vector, -1) @ self._value[0] + self._value[1]
+        x = inputs.vector
+        parts = [self._hidden(x[i : i + CHUNK], -1) @ self._value[0] for i in range(0, max(1, len(x)), CHUNK)]
+        return np.concatenate(parts) + self._value[1]
 
     def value(self, inputs: Inputs) -> Array:
         """State values [N]."""
@@ -185,36 +189,40 @@ class SmallNetwork:
     def backward(self, grads: dict[str, Array], x: Array, layers: list[Layer], d_params: Array, d_value: Array) -> None:
         """Gradient of a loss from its derivative by params [N, P] and value [N], written into the views `grads` (but log_std)."""
         last = self._last(x, layers)
+        ones = np.ones((1, len(x)), np.float32)  # sums over rows are faster as products
         np.matmul(last[0].T, d_params, out=grads["policy.weight"])
-        d_params.sum(0, out=grads["policy.bias"])
+        np.matmul(ones[0], d_params, out=grads["policy.bias"])
         np.matmul(last[-1].T, d_value[:, None], out=grads["value.weight"])
         grads["value.bias"][0] = d_value.sum()
         if not layers:
             return
-        d = np.zeros_like(last)
-        d[0] = d_params @ self._policy[0].T
-        d[-1] += d_value[:, None] * self._value[0].T
+        d = np.empty_like(last)
+        np.matmul(d_params, self._policy[0].T, out=d[0])
+        by_value = d_value[:, None] * self._value[0].T
+        d[-1] = by_value if len(d) > 1 else d[0] + by_value
         for i in range(len(layers) - 1, -1, -1):
             d *= _slope(*layers[i], self.spec.activation)
             below = layers[i - 1][1].swapaxes(1, 2) if i else x.T
             np.matmul(below, d, out=grads[f"trunk.{i}.weight"])
-            d.sum(1, keepdims=True, out=grads[f"trunk.{i}.bias"])
+            np.matmul(ones, d, out=grads[f"trunk.{i}.bias"])
             if i:
                 d = d @ self._trunk[i][0].swapaxes(1, 2)
 
     def logp_and_slopes(self, params: Array, action: Array) -> tuple[Array, Array, Array, Array]:
         """log_prob [N], its derivative by params (and log_std) [N, P or 2P], entropy [N], its derivative by the same."""
         if self.log_std is None:
-            log_p = log_softmax(params)
+            log_p = log_softmax(params.T.copy(), 0)  # [P, N]: few choices, many rows
             p, rows = np.exp(log_p), np.arange(len(action))
-            entropy = -(p * log_p).sum(1)
+            entropy = -(p * log_p).sum(0)
             d_log_prob = -p
-            d_log_prob[rows, action] += 1
-            return log_p[rows, action], d_log_prob, entropy, -p * (log_p + entropy[:, None])
-        inverse = np.exp(-self.log_std)
+            d_log_prob[action, rows] += 1
+            return log_p[action, rows], d_log_prob.T, entropy, (-p * (log_p + entropy)).T
+        inverse, log_volume = np.exp(-self.log_std), self.log_std.sum()
         z = (action - params) * inverse
         size = params.shape[1]
-        log_prob = -0.5 * (z * z).sum(1) - self.log_std.sum() - size * 0.5 * math.log(2 * math.pi)
-        entropy = np.full(len(z), self.log_std.sum() + size * _ENTROPY_OF_UNIT_NORMAL, np.float32)
-        d_entropy = np.concatenate([np.zeros_like(z), np.ones_like(z)], 1)
-        return log_prob, np.concatenate([z * inverse, z * z - 1], 1), entropy, d_entropy
+        squares = z * z
+        log_prob = -0.5 * squares.sum(1) - (log_volume + size * 0.5 * math.log(2 * math.pi))
+        entropy = np.full(len(z), log_volume + size * _ENTROPY_OF_UNIT_NORMAL, np.float32)
+        d_entropy = np.zeros((len(z), 2 * size), np.float32)
+        d_entropy[:, size:] = 1
+        return log_prob, np.concatenate([z * inverse, squares - 1], 1), entropy, d_entropy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
@@ -28,7 +27,7 @@ class InputsOf(Generic[ArrayT]):
 
     def map(self, function: Callable[..., ArrayT], *others: InputsOf[ArrayT]) -> Self:
         """Apply `function` to each array, together with the same array of `others`."""
-        mapped = copy(self)
+        mapped = object.__new__(type(self))
         mapped.vector = function(self.vector, *(o.vector for o in others))
         mapped.images = {k: function(v, *(o.images[k] for o in others)) for k, v in self.images.items()}
         mapped.mask = None if self.mask is None else function(self.mask, *(o.mask for o in others))
@@ -69,10 +68,9 @@ class Pipeline:
             len(spec.leaves) == 1
             and (only.kind, only.path, only.scale) == ("vector", "", 1)
             and spec.frame_stack == 1
-            and not spec.normalize
             and not spec.mask_size
         )
-        """Whether inputs are observations as they are: the usual case, in which a step costs two calls."""
+        """Whether observations are one vector: the usual case, in which a step costs few calls."""
 
     def load(self, moments: Moments) -> None:
         """Normalise by these moments from now on."""
@@ -97,6 +95,10 @@ class Pipeline:
         parts = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind == "vector"]
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros((*lead, 0), np.float32)], -1)
 
+    def _normalized(self, x: Array) -> Array:
+        x = (x - self._mean) * self._scale
+        return x.clip(-self.spec.clip, self.spec.clip, out=x)
+
     def _lead(self, obs: Tree) -> tuple[int, ...]:
         leaf = self.spec.leaves[0]
         x = _get(obs, leaf.path)
@@ -107,8 +109,7 @@ class Pipeline:
         lead = self._lead(obs)
         x = self.raw_vector(obs)
         if self.spec.normalize and self.normalized_size:
-            x = (x - self._mean) * self._scale
-            np.clip(x, -self.spec.clip, self.spec.clip, out=x)
+            x = self._normalized(x)
         encoded = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind != "vector"]
         if encoded:
             x = np.concatenate([x, *encoded], -1)
@@ -146,7 +147,8 @@ class Pipeline:
         """Compute inputs [B, *] for one step of B streams, and the next state."""
         if self._is_plain:
             assert isinstance(obs, np.ndarray)
-            return Inputs(obs.reshape(len(obs), -1).astype(np.float32, copy=False), {}), None
+            x = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+            return Inputs(self._normalized(x) if self.spec.normalize else x, {}), None
         if state is None:
             return self.batch(obs), None
         stack = self.push(obs, state, first)

@@ -143,8 +143,9 @@ class ReturnScaler:
             columns = np.flatnonzero(nth == k)
             passes, carry = ~first[:-1, columns] * self.gamma, self.carry[here[columns]]
             so_far = reward[:, columns].astype(np.float64)
-            for t in range(num_rows):
-                so_far[t] = carry = carry * passes[t] + so_far[t]
+            for row, passed in zip(so_far, passes, strict=True):
+                row += carry * passed
+                carry = row
             returns[:, columns] = so_far
             self.carry[here[columns]] = carry
         seen = (self.carry[here], moments_of(returns[valid][:, None]))

@@ -46,10 +46,10 @@ class Adam:
         self.v *= b2
         self.v += t
         np.sqrt(self.v, out=t)
-        t *= (1 - b2**self.steps) ** -0.5
-        t += self.eps
+        root = (1 - b2**self.steps) ** 0.5  # m and v are scaled by the step size and eps
+        t += self.eps * root
         np.divide(self.m, t, out=t)
-        t *= lr / (1 - b1**self.steps)
+        t *= lr * root / (1 - b1**self.steps)
         self.parameters -= t
 
     def state_dict(self) -> dict[str, Array | int]:

@@ -60,9 +60,10 @@ def gae(
     delta = reward + gamma * np.where(terminated, 0.0, next_value) - value
     delta = np.where(valid, delta, 0.0).astype(np.float32)
     decay = (passes(terminated, truncated, valid) * (gamma * lambda_)).astype(np.float32)
-    advantage = delta
-    for t in range(len(delta) - 2, -1, -1):
-        advantage[t] += decay[t] * advantage[t + 1]
+    advantage, following = delta, delta[-1]
+    for row, passed in zip(advantage[-2::-1], decay[-2::-1]):
+        row += passed * following
+        following = row
     return advantage
 
 

@@ -185,14 +185,14 @@ class FragmentWorker(RolloutWorker):
         rows, steps, before = self.rows, self.rows.steps, time.perf_counter()
         trajectory = Trajectory(
             obs=tree_stack(rows.obs),
-            first=np.stack(rows.first),
+            first=np.array(rows.first),
             action=tree_stack(rows.actions),
-            reward=np.stack([s.reward for s in steps]),
-            terminated=np.stack([s.terminated for s in steps]),
-            truncated=np.stack([s.truncated for s in steps]),
-            valid=np.stack([s.valid for s in steps]),
+            reward=np.array([s.reward for s in steps]),
+            terminated=np.array([s.terminated for s in steps]),
+            truncated=np.array([s.truncated for s in steps]),
+            valid=np.array([s.valid for s in steps]),
             final=_finals(steps),
-            behaviour={k: np.stack([a.behaviour[k] for a in rows.acted]) for k in rows.acted[0].behaviour},
+            behaviour={k: np.array([a.behaviour[k] for a in rows.acted]) for k in rows.acted[0].behaviour},
             state=rows.state,
             stream=self.worker_index * self.env.num_envs + np.arange(self.env.num_envs),
             version=self.policy.version,
@@ -214,10 +214,10 @@ class FragmentWorker(RolloutWorker):
         """Add what the policy computes for the whole fragment at once."""
         states = [rows.state, *(acted.state for acted in rows.acted)]
         params = [acted.params for acted in rows.acted if acted.params is not None]
-        self.policy.complete(trajectory, states, np.stack(params) if params else None)
+        self.policy.complete(trajectory, states, np.array(params) if params else None)
         if self.spec.record_memory:
             memories = (split_state(self.spec.network, state)[1] for state in states[:-1])
-            trajectory.behaviour["memory"] = np.stack([memory for memory in memories if memory is not None])
+            trajectory.behaviour["memory"] = np.array([memory for memory in memories if memory is not None])
         if self.spec.network.pipeline.normalize:
             raw = self.policy.pipeline.raw_vector(tree_map(lambda x: x[:-1], trajectory.obs))
             trajectory.moments = moments_of(raw[trajectory.valid])
