@@ -231,6 +231,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     random steps. A run makes these steps unless the first of the settings is given."""
     where_fast: ClassVar[Mapping[str, object]] = {}
     """As `where_endless`, where besides a step takes less than a millisecond. If one of these is given, the others keep their usual values."""
+    staggers: ClassVar[bool] = False
+    """Whether its streams shall not all be in the same part of an episode: it learns from the newest rows alone."""
     own_model: ClassVar[bool] = False
     """Whether it trains a user's model (`raypid.register_model`), which acts and computes gradients itself, in place of a network."""
     collective: Collective | None = None

@@ -37,6 +37,8 @@ class EnvSpec:
     """Applied to each Python environment, innermost first."""
     num_threads: int = 1
     """Cores that one vector may use: threads of ALE and EnvPool, parts of a vector of Python environments."""
+    staggers: bool = False
+    """Whether streams whose episodes only end at a limit shall end at different times (`PythonVector`)."""
     seed: int = 0
     worker_index: int = 0
 

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+from gymnasium.spaces import Box
 
 from raypid.envs.adapter import is_seeded
 from raypid.envs.closing import close_all
@@ -28,6 +29,7 @@ from raypid.envs.results import RESET, STEP, misfit_text
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
 from raypid.errors import UserError, shown
+from raypid.spaces import Space
 from raypid.types import Array, Tree
 
 Argument = TypeVar("Argument")
@@ -90,6 +92,9 @@ class PythonVector(VectorEnv):
         self._forks = mode == "processes"
         self._ended = [True] * self.num_envs
         self._elapsed = [0] * self.num_envs
+        self._ends_at = self._limits
+        """Steps after which episodes are truncated."""
+        self._staggers = spec.staggers and _is_endless_kind(self.observation_space, self.action_space)
         self._num_rebuilds = [0] * self.num_envs
 
     def _take(self, parts: list[range]) -> None:
@@ -107,6 +112,10 @@ class PythonVector(VectorEnv):
         observations = [self._unpack(result, stream, RESET)[0] for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
+        self._ends_at = self._limits
+        if self._staggers:
+            # a fragment then has rows of all parts of an episode, and not of the one in which all streams are
+            self._ends_at = [limit * (1 - stream / self.num_envs) for stream, limit in enumerate(self._limits)]
         return self._checked(self._layout.stack(observations), of_reset=True)
 
     def _step(self, action: Tree) -> Step:
@@ -151,6 +160,7 @@ class PythonVector(VectorEnv):
         flags = np.zeros((3, num_envs), np.bool_)
         terminated, truncated, first = flags
         infos: dict[int, Mapping[str, object]] = {}
+        cut: list[int] = []
         for stream, result in enumerate(results):
             if self._ended[stream]:
                 obs, _ = self._unpack(result, stream, RESET)
@@ -165,14 +175,20 @@ class PythonVector(VectorEnv):
                 if type(info) is not dict and not isinstance(info, Mapping):
                     raise EnvError(f"{self._where(stream)}: step() returned the info {shown(info)}; it must be a dict.")
                 self._elapsed[stream] += 1
-                if self._elapsed[stream] >= self._limits[stream]:
+                if terminates:
+                    # episodes end by themselves, and so at different times
+                    self._ends_at = self._limits
+                if self._elapsed[stream] >= self._ends_at[stream]:
+                    if not (terminates or truncates) and self._elapsed[stream] < self._limits[stream]:
+                        cut.append(stream)
                     truncates = True
                 if terminates or truncates:
                     terminated[stream], truncated[stream] = bool(terminates), bool(truncates)
                     infos[stream], self._ended[stream] = info, True
+                    self._ends_at[stream] = self._limits[stream]
             observations.append(obs)
         obs, reward = self._checked(self._layout.stack(observations)), self._rewards(rewards)
-        return Step(obs, reward, terminated, truncated, ~first, first, infos=infos)
+        return Step(obs, reward, terminated, truncated, ~first, first, infos=infos, cut=cut)
 
     def _flag(self, name: str, value: object, stream: int) -> bool:
         """Convert what is meant as true or false: 0 or 1, or an array of one element."""
@@ -367,6 +383,11 @@ def _parts(num_streams: int, num: int) -> list[range]:
     """Cut the streams into `num` parts of about the same size."""
     ends = [num_streams * i // num for i in range(num + 1)]
     return [range(a, b) for a, b in pairwise(ends)]
+
+
+def _is_endless_kind(observation_space: Space, action_space: Space) -> bool:
+    """Whether the spaces are those of most tasks whose episodes only end at a limit."""
+    return isinstance(observation_space, Box) and not observation_space.is_bounded() and isinstance(action_space, Box)
 
 
 def _is_gymnasiums(env: PythonEnv) -> bool:

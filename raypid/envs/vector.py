@@ -53,6 +53,8 @@ class Step:
     """(streams [k] int64, true last observations [k, *]) of episodes that were reset within this step."""
     infos: dict[int, Mapping[str, object]] = field(default_factory=dict)
     """Stream -> info, for exactly the streams whose episode ended in this step, in order."""
+    cut: list[int] = field(default_factory=list)
+    """Streams, of those in `infos`, whose episode was cut early (`EnvSpec.staggers`): its return says nothing."""
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt since the last step."""
 

@@ -98,7 +98,7 @@ class EnvironmentLoop:
         self.crash_debt = 0.0
         """The same, less one for each FORGIVING_STEPS valid steps since."""
         self.ended: list[Episode] = []
-        """Episodes that ended in the last step, by stream."""
+        """Episodes that ended in the last step, by stream; but not those that were cut (`Step.cut`)."""
         self.reset_timing()
 
     def reset_timing(self) -> None:
@@ -162,7 +162,8 @@ class EnvironmentLoop:
         self.episode_length += step.valid
         self.ended = []
         for b, info in step.infos.items():
-            self.ended.append(Episode(b, float(self.episode_reward[b]), int(self.episode_length[b]), info))
+            if b not in step.cut:
+                self.ended.append(Episode(b, float(self.episode_reward[b]), int(self.episode_length[b]), info))
             self.episode_reward[b], self.episode_length[b] = 0.0, 0
         if self.crash_debt:
             self.crash_debt = max(0.0, self.crash_debt - np.count_nonzero(step.valid) / FORGIVING_STEPS)

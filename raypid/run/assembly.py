@@ -393,7 +393,7 @@ def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec
     """What the workers are made from, without callbacks."""
     idle = {**config.idle(), **idle_settings(config, network)}
     return RolloutSpec(
-        env=env_spec_of(config),
+        env=replace(env_spec_of(config), staggers=algorithm.staggers),
         network=network,
         fragment_length=config.fragment_length,
         seed=config.seed or 0,

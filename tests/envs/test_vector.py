@@ -6,13 +6,16 @@ import math
 import multiprocessing
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import cases
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from raypid.envs import EnvError, EnvSpec, Step, VectorEnv, make_vector, python_vector, stream_seeds
@@ -337,6 +340,43 @@ def test_time_limit_and_action_repeat() -> None:
         vector.reset()
         action = np.zeros((2, *vector.action_space.shape), vector.action_space.dtype)
         assert [bool(vector.step(action).truncated.all()) for _ in range(8)] == [False, False, True, False] * 2
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """Observations without bounds, continuous actions; an episode terminates after an action above 0."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, bool(action[0] > 0), False, {}
+
+
+def ends(vector: VectorEnv, num_steps: int, terminates_at: int = -1) -> list[tuple[int, list[int], list[int]]]:
+    """(step, streams whose episode ended, those of them that were cut) of each step with ends."""
+    found = []
+    for t in range(1, num_steps + 1):
+        step = vector.step(np.full((vector.num_envs, 1), float(t == terminates_at), np.float32))
+        found += [(t, list(step.infos), step.cut)] if step.infos else []
+    return found
+
+
+def test_streams_whose_episodes_never_terminate_end_at_different_times() -> None:
+    spec = EnvSpec(env=Endless, num_envs=4, time_limit=8, vectorizer="sync", staggers=True)
+    first = [(2, [3], [3]), (4, [2], [2]), (6, [1], [1]), (8, [0], [])]
+    with closing(make_vector(spec)) as vector:
+        for _ in range(2):  # also after all have been reset together
+            vector.reset()
+            # from then on an episode and its reset take nine rows
+            assert ends(vector, 17) == [*first, (11, [3], []), (13, [2], []), (15, [1], []), (17, [0], [])]
+        vector.reset()
+        assert ends(vector, 17, terminates_at=1) == [(1, [0, 1, 2, 3], []), (10, [0, 1, 2, 3], [])]
+    with closing(make_vector(replace(spec, staggers=False))) as vector:
+        vector.reset()
+        assert ends(vector, 8) == [(8, [0, 1, 2, 3], [])]
 
 
 def test_native_cartpole() -> None:
