@@ -27,6 +27,7 @@ from reporting import markdown, save
 from torch import nn
 
 from raypid.algorithms.sac import SAC, SACConfig
+from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.types import Sample, Transition
 
@@ -49,7 +50,7 @@ def ours(half: bool, norm: str, delay: int) -> Callable[[Sample], Any]:
     """raypid's SAC, called as its learner calls it."""
     config = SACConfig(
         bf16=half, critic_norm=norm, policy_delay=delay, batch_size=BATCH, target_tau=TAU, lr=LR, seed=0, gamma=GAMMA,
-        model={"hidden": (HIDDEN, HIDDEN), "activation": "relu"},
+        model=ModelConfig(hidden=(HIDDEN, HIDDEN), activation="relu"),
     )  # fmt: skip
     space = spaces.Box(-np.inf, np.inf, (OBS,), np.float32)
     spec = build_spec(space, spaces.Box(-1, 1, (ACTIONS,), np.float32), config.model)

@@ -229,8 +229,11 @@ class Algorithm(ABC, Generic[ConfigT]):
     where_endless: ClassVar[Mapping[str, object]] = {}
     """Values of settings that are None, for environments with Box actions and observations without bounds where no episode terminates within some
     random steps. A run makes these steps unless the first of the settings is given."""
+    where_native: ClassVar[Mapping[str, object]] = {}
+    """Values of settings that are None, where environments step as one vector of arrays; if one of these is given, the others keep their usual
+    values."""
     where_fast: ClassVar[Mapping[str, object]] = {}
-    """As `where_endless`, where besides a step takes less than a millisecond. If one of these is given, the others keep their usual values."""
+    """Other values of the settings of `where_native`, where `where_endless` holds and a step takes less than a millisecond."""
     staggers: ClassVar[bool] = False
     """Whether its streams shall not all be in the same part of an episode: it learns from the newest rows alone."""
     own_model: ClassVar[bool] = False

@@ -30,11 +30,12 @@ class PPOConfig(ActorCriticConfig):
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None))
     """The network. Its hidden layers, left open, are 128, 128 where no episode terminates within 100 random steps, else 64, 64."""
     num_envs_per_worker: int | None = tunable(None, 4, 64, "powers of 2", also=(None,))  # type: ignore[assignment]
-    """Environments that one worker steps side by side; none: 8, or 32 with a fragment_length of 64 where observations have no bounds, actions are a
-    Box, no episode terminates within 100 random steps and a step takes under 1 ms. More make fewer, larger calls of the network."""
+    """Environments that one worker steps side by side. More make fewer, larger calls of the network. none: 8, or, where fragment_length is none too,
+    32 if observations have no bounds, actions are a Box, no episode terminates within 100 random steps and a step takes under 1 ms; else 16 if the
+    environments step as one vector of arrays."""
     fragment_length: int | None = tunable(None, 32, 1024, "powers of 2", also=(None,))  # type: ignore[assignment]
-    """Rows that one call collects from each environment; none: 256, or 64 where num_envs_per_worker is 32 because it was left open, too. A row is
-    one step. Each update learns from fragment_length rows of each environment of each worker."""
+    """Rows that one call collects from each environment. A row is one step. Each update learns from fragment_length rows of each environment of each
+    worker. none: 256; 64 or 128 where num_envs_per_worker is none and becomes 32 or 16."""
     batch_size: int = 128
     lr: float = 5e-4
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
@@ -150,6 +151,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
         "gae_lambda": 0.92,
         "model.hidden": (128, 128),
     }
+    where_native: ClassVar[Mapping[str, object]] = {"num_envs_per_worker": 16, "fragment_length": 128}
     where_fast: ClassVar[Mapping[str, object]] = {"num_envs_per_worker": 32, "fragment_length": 64}
     metric_names = CLIPPED_METRICS | {"explained_variance"}
     shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")

@@ -811,8 +811,8 @@ _BY_ENVIRONMENT: dict[str, list[object]] = {
     "model.hidden": [(64, 64)],
     "model.log_std_init": [0.0],
     "gae_lambda": [0.95, 0.98],
-    "num_envs_per_worker": [8],
-    "fragment_length": [256, 8],
+    "num_envs_per_worker": [8, 16],
+    "fragment_length": [256, 128, 8],
     "n_step": [5],
     "normalize_observations": [False],
 }

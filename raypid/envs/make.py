@@ -57,6 +57,11 @@ def check(spec: EnvSpec) -> tuple[Resolved, str]:
     return resolved, choose_vectorizer(spec, resolved)
 
 
+def is_native(spec: EnvSpec) -> bool:
+    """Whether several environments of this kind step as one vector of arrays, where more of them take little longer."""
+    return check(replace(spec, num_envs=NATIVE_FROM))[1] == "native"
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What one environment tells of all."""

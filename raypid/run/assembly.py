@@ -27,7 +27,7 @@ from raypid.callbacks import Callbacks, check_hooks
 from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, is_none, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
-from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, only_spaces
+from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, is_native, only_spaces
 from raypid.errors import UserError, shown
 from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
@@ -503,18 +503,19 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
                 config.replace({name: True}).validate(open_end=True)
             except ConfigError:
                 chosen[name] = (False, "other settings forbid it")
+    algorithm = ALGORITHMS.get(run)
+    why = f"no episode terminates within {LOOK} random steps"
     if first.terminates is False:
-        algorithm = ALGORITHMS.get(run)
-        why = f"no episode terminates within {LOOK} random steps"
         open_ = {name: value for name, value in algorithm.where_endless.items() if attrgetter(name)(config) is None}
         chosen |= {name: (value, why) for name, value in open_.items() if name not in idle}
-        fast = algorithm.where_fast
-        is_fast = first.step_s < FAST_S and not network.memory  # gradients of a memory reach back over a whole fragment
-        if is_fast and all(attrgetter(name)(config) is None for name in fast):
-            chosen |= {
-                name: (value, f"{why}, and a step takes under {1000 * FAST_S:g} ms") for name, value in fast.items()
-            }
-    return chosen
+    streams: Mapping[str, object] = {}
+    # a memory's gradients reach back over a whole fragment
+    is_open = not network.memory and all(attrgetter(name)(config) is None for name in algorithm.where_native)
+    if is_open and first.terminates is False and first.step_s < FAST_S:
+        streams, why = algorithm.where_fast, f"{why}, and a step takes under {1000 * FAST_S:g} ms"
+    elif is_open and algorithm.where_native and is_native(env_spec_of(config)):
+        streams, why = algorithm.where_native, "environments step as one vector"
+    return chosen | {name: (value, why) for name, value in streams.items()}
 
 
 def _gains_from_scale(run: str, found: Sample) -> bool:

@@ -207,12 +207,15 @@ def test_where_nothing_terminates_soon_actions_deviate_less_at_first() -> None:
     [
         ({}, 32, 64), ({"env_config": {"slow": True}}, 8, 256), ({"env_config": {"ends": 20}}, 8, 256),
         ({"fragment_length": 128}, 8, 128), ({"num_envs_per_worker": 16}, 16, 256), ({"model": {"log_std_init": 0.0}}, 8, 256),
+        ({"env": "CartPole-v1"}, 16, 128), ({"env": "CartPole-v1", "vectorizer": "sync"}, 8, 256),
+        ({"env": "CartPole-v1", "model": {"memory": "lstm"}}, 8, 256), ({"env": "Acrobot-v1"}, 8, 256),
     ],
 )  # fmt: skip
 def test_where_nothing_terminates_and_steps_are_fast_more_streams_act_at_once(
     settings: dict[str, Any], num_envs: int, length: int
 ) -> None:
-    found = adapted("PPO", Endless, **settings) | settings
+    env = settings.pop("env", Endless)
+    found = adapted("PPO", env, **settings) | settings
     sizes = [found[name] for name in ("num_envs_per_worker", "fragment_length")]
     assert [size[0] if isinstance(size, tuple) else size for size in sizes] == [num_envs, length]
 
