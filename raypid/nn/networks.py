@@ -207,7 +207,7 @@ class OwnNetwork(nn.Module):
 
     def __init__(self, spec: NetworkSpec, rng: np.random.Generator) -> None:
         super().__init__()
-        if spec.images:
+        if spec.images or max(spec.hidden, default=0) >= 256:
             keep_freed_memory()
         self.encoders = Encoders(spec, fast=True)
         with torch.no_grad():
