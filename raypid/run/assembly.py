@@ -656,9 +656,13 @@ def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str
 
 def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> int:
     """Threads of the learner."""
-    wide = bool(network.images) or max(network.hidden, default=0) >= 256  # narrow layers are slower on several threads
-    wide = wide and algorithm.collect != "fitness"  # it learns without torch, and a population acts faster on one
-    return c.num_threads or (num_cores() if wide and not c.num_learners else 1)
+    width = max(network.hidden, default=0)
+    most = num_cores() if network.images or width >= 256 else 1  # narrow layers are slower on several threads
+    if width >= 128 and algorithm.flow == "replay" and not c.on_ray:
+        most = max(most, min(2, num_cores()))
+    if c.num_learners or algorithm.collect == "fitness":
+        most = 1  # a population learns without torch, and acts faster on one
+    return c.num_threads or most
 
 
 def _workers(
