@@ -7,7 +7,7 @@ learning forward and backward once for each row, as plain torch calls on all cor
     python benchmarks/throughput.py --env LunarLanderContinuous-v3:2,SAC/LunarLanderContinuous-v3:0,IMPALA/ALE/Pong-v5:0
                                         # [algorithm/]environment:workers; the algorithm is PPO where none is named
 
-Prints a row for each environment and writes them to benchmarks/results/throughput.md. Medians of `--runs` windows.
+Prints a row for each environment and puts it into benchmarks/results/throughput.md, in place of that of before. Medians of `--runs` windows.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ from flags import positive, several, whole
 import raypid
 from raypid.envs import EnvSpec, make_vector
 from raypid.registry import ALGORITHMS
-from raypid.tuned import TUNED
 
 MORE: dict[tuple[str, str], dict[str, Any]] = {
-    ("SAC", "LunarLanderContinuous-v3"): {"num_envs_per_worker": 32},
     ("IMPALA", "ALE/Pong-v5"): {
         "frame_stack": 4, "model": {"network": "cnn", "hidden": [512], "shared": True}, "num_envs_per_worker": 32, "fragment_length": 20,
         "batch_size": 640, "num_cpus_per_worker": 0.5,
     },
 }  # fmt: skip
-"""Under the tuned settings, where there are some."""
+"""Where the defaults are not what the row is about."""
 
 
 def random_rate(env: str, num_envs: int, seconds: float, out: Any) -> None:
@@ -76,7 +74,7 @@ def update_seconds(agent: Any) -> float:
 
     c, network = agent.config, agent.network
     sizes = {"obs": network.pipeline.vector_size, "actions": sum(leaf.size for leaf in network.actions)}
-    update = products_alone(c.bf16, c.policy_delay, **sizes, hidden=c.model.hidden[0], batch=c.batch_size)
+    update = products_alone(c.bf16, c.policy_delay, **sizes, hidden=network.hidden[0], batch=c.batch_size)
     times = []
     for _ in range(50):
         start = time.perf_counter()
@@ -129,13 +127,13 @@ def median_seconds(call: Any, num: int = 10) -> float:
 def learning_rate(
     algo: str, env: str, workers: int, runs: int, seconds: float
 ) -> tuple[float, dict[str, float], int, float]:
-    """With the tuned settings: median steps a second over windows, shares of the time, environments of a worker, seconds
+    """With the default settings: median steps a second over windows, shares of the time, environments of a worker, seconds
     of matrix products for each step where they bind."""
-    config = {**MORE.get((algo, env), {}), **TUNED.get((algo, env), {})}
-    if workers:
-        config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // workers)
+    config = dict(MORE.get((algo, env), {}))
+    if not workers:
+        config.pop("num_cpus_per_worker", None)
     with getattr(raypid, algo)(env=env, seed=0, num_workers=workers, config=config) as agent:
-        for _ in range(3):
+        while agent.iteration < 3 or (algo == "SAC" and agent.context.timesteps < 2 * agent.config.start_steps):
             agent.train()
         rates, spent = [], dict.fromkeys(("env", "inference", "transport", "learner"), 0.0)
         for _ in range(runs):
@@ -167,7 +165,7 @@ def main() -> None:
         "--env",
         type=several(entry_of),
         default="CartPole-v1:0,LunarLanderContinuous-v3:0,LunarLanderContinuous-v3:2,HalfCheetah-v5:0,"
-        "SAC/LunarLanderContinuous-v3:0,IMPALA/ALE/Pong-v5:0,IMPALA/ALE/Pong-v5:1",
+        "SAC/LunarLanderContinuous-v3:0,SAC/LunarLanderContinuous-v3:2,IMPALA/ALE/Pong-v5:0,IMPALA/ALE/Pong-v5:1",
     )
     parser.add_argument("--runs", type=whole(), default=5)
     parser.add_argument("--seconds", type=positive, default=3.0)
@@ -189,10 +187,11 @@ def main() -> None:
         split = ", ".join(f"{share:.0%}" for share in shares.values())
         lines.append(f"| {env} | {count} | {algo} | {rate:,.0f} | {limit:,.0f} | {rate / limit:.0%} | {split} |")
         print(lines[-1], flush=True)
-    print("\n".join(lines))
     out = Path(__file__).parent / "results" / "throughput.md"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text("\n".join(lines) + "\n")
+    before = out.read_text().splitlines() if out.exists() else lines[:2]
+    rows = {tuple(line.split("|")[1:4]): line for line in [*before, *lines]}  # of those measured again the newer
+    print("\n".join(rows.values()))
+    out.write_text("\n".join(rows.values()) + "\n")
 
 
 if __name__ == "__main__":
