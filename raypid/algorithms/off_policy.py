@@ -34,9 +34,6 @@ class OffPolicyConfig(Config):
     """Settings of all algorithms that learn from replay; an algorithm's Config inherits from it."""
 
     replays_sequences: ClassVar[bool] = False
-    ray_fragment_length: ClassVar[int] = 8
-    """Least `fragment_length` on Ray, where nobody has given one. With 1, two workers made SAC slower than none."""
-
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None, activation="relu"))
     """The network."""
     fragment_length: int = 1
@@ -164,6 +161,13 @@ class OffPolicyConfig(Config):
             return 0.0
         done = min(1.0, timesteps / self.importance_steps) if self.importance_steps else 1.0
         return float(self.importance_exponent + (1.0 - self.importance_exponent) * done)
+
+    @property
+    def ray_fragment_length(self) -> int:
+        """Rows of a call on Ray, where nobody has said how many: 8, or as many as the buffer holds twice. With 1, two workers made SAC slower
+        than none."""
+        streams = self.num_envs_per_worker * max(1, self.num_workers)
+        return max(self.fragment_length, min(8, self.buffer_size // (2 * streams)))
 
     @property
     def updates_per_step(self) -> float:

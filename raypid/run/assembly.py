@@ -226,7 +226,7 @@ def resolve_settings(
     if config.gpu is not None:
         _use_gpus(config, algorithm, given_names(settings))
     if config.on_ray and isinstance(config, OffPolicyConfig) and "fragment_length" not in given_names(laid):
-        config.fragment_length = max(config.fragment_length, config.ray_fragment_length)
+        config.fragment_length = config.ray_fragment_length
     if config.env is None:
         raise ConfigError('Name an environment: env="CartPole-v1" (`raypid list envs` shows what there is).')
     if config.seed is None:
