@@ -34,6 +34,7 @@ class OffPolicyConfig(Config):
     """Settings of all algorithms that learn from replay; an algorithm's Config inherits from it."""
 
     replays_sequences: ClassVar[bool] = False
+
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None, activation="relu"))
     """The network."""
     fragment_length: int = 1

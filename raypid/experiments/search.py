@@ -118,11 +118,10 @@ class Task:
         idle = without_effect(self.run, self.config.replace(values), *self._spaces)
         values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in idle}
         config = resolve_config(self.run, {**self.fixed, **values, "seed": self.seed})
-        sizes: tuple[int | None, ...] = (config.fragment_length, config.num_envs_per_worker, max(1, config.num_workers))
-        rows = math.prod(size or 1 for size in sizes)
+        sizes: list[int | None] = [config.fragment_length, config.num_envs_per_worker, max(1, config.num_workers)]
+        rows = math.prod(size or math.inf for size in sizes)  # a run chooses those that are left open large enough
         if ALGORITHMS.get(self.run).flow == "sync" and "batch_size" in values and config.batch_size > rows:
-            if None not in sizes:  # a run chooses those that are left open large enough
-                raise ConfigError(f"batch_size {config.batch_size} is more than the {rows} rows of an iteration.")
+            raise ConfigError(f"batch_size {config.batch_size} is more than the {rows} rows of an iteration.")
         return values
 
     def default(self, name: str) -> object:

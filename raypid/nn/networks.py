@@ -68,7 +68,8 @@ def layer_norm(h: Tensor) -> Tensor:
 
 @cache
 def _ones(size: int, device: torch.device) -> Tensor:
-    return torch.ones(size, device=device)
+    with torch.inference_mode(False):  # else what a policy made first could not be learnt with
+        return torch.ones(size, device=device)
 
 
 class TwinMLP(nn.Module):

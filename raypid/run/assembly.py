@@ -506,8 +506,9 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
     algorithm = ALGORITHMS.get(run)
     why = f"no episode terminates within {LOOK} random steps"
     if first.terminates is False:
-        open_ = {name: value for name, value in algorithm.where_endless.items() if attrgetter(name)(config) is None}
-        chosen |= {name: (value, why) for name, value in open_.items() if name not in idle}
+        for name, value in algorithm.where_endless.items():
+            if name not in idle and attrgetter(name)(config) is None:
+                chosen[name] = (value, why)
     streams: Mapping[str, object] = {}
     # a memory's gradients reach back over a whole fragment
     is_open = not network.memory and all(attrgetter(name)(config) is None for name in algorithm.where_native)

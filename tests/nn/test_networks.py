@@ -9,7 +9,7 @@ import torch
 
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
-from raypid.nn.networks import TorchInputs, TorchNetwork
+from raypid.nn.networks import TorchInputs, TorchNetwork, layer_norm
 from raypid.nn.pipeline import Inputs
 
 
@@ -38,3 +38,13 @@ def test_learning_and_acting_compute_the_same(network: str) -> None:
         (params.square().mean() + value.square().mean()).backward()
     assert found.abs().max() > 0
     np.testing.assert_allclose(found.numpy(), learner.gradient.numpy(), atol=1e-4 * float(found.abs().max()))
+
+
+def test_layers_that_a_policy_normalised_first_can_be_learnt_with() -> None:
+    h = torch.randn(2, 4, 23, requires_grad=True)  # a width of no other test
+    with torch.inference_mode():
+        acted = layer_norm(h)
+    learnt = layer_norm(h)
+    learnt.sum().backward()
+    assert h.grad is not None and torch.equal(acted, learnt)
+    assert torch.equal(learnt, torch.nn.functional.layer_norm(h, (23,)))
