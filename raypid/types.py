@@ -6,6 +6,7 @@ N rows of a flat batch; * the event shape of one observation or action.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
@@ -254,7 +255,7 @@ def flat_views(flat: ArrayT, table: Table) -> dict[str, ArrayT]:
     """Views of a flat array or tensor [*, P], by name: [*, shape]."""
     views, offset = {}, 0
     for name, shape in table:
-        size = int(np.prod(shape))
+        size = math.prod(shape)
         views[name] = flat[..., offset : offset + size].reshape(flat.shape[:-1] + shape)
         offset += size
     return views

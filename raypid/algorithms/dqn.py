@@ -163,10 +163,11 @@ class DQN(OffPolicy[DQNConfig]):
 
 def huber(error: Tensor, delta: float) -> Tensor:
     """Square up to `delta`, linear beyond; half the square where delta is 0."""
+    import torch
+
     if not delta:
         return 0.5 * error * error
-    near = error.abs().clamp(max=delta)
-    return near * (error.abs() - 0.5 * near)
+    return torch.nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta)
 
 
 def project(p: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,9 +97,11 @@ class TwinMLP(nn.Module):
 
     def _weight(self, name: str) -> Tensor:
         """Return a weight, with its noise where there is some."""
-        weight: Tensor = self.weights[name]
+        # a lookup in the ParameterDict itself takes several microseconds
+        weights: Mapping[str, Any] = self.weights._parameters
+        weight: Tensor = weights[name]
         noise = self.noise.get(name)
-        return weight if noise is None else weight + self.weights[f"{name}_sigma"] * noise
+        return weight if noise is None else weight + weights[f"{name}_sigma"] * noise
 
     def forward(self, x: Tensor, memory: Memory | None = None) -> Outputs:
         """Evaluate x [N, D]. With a memory these are T * B rows, time-major."""
@@ -216,7 +220,7 @@ class OwnNetwork(nn.Module):
         self.mlp = TwinMLP(spec, width, rng)
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
-        return self.mlp.forward(self.encoders(inputs), memory)
+        return self.mlp.forward(self.encoders.forward(inputs), memory)
 
 
 class UserModule(nn.Module):
