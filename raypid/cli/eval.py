@@ -47,6 +47,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.checkpoint import find_policy
     from raypid.deploy import check_video, environment_of, evaluate_policy, record_video
     from raypid.roles.evaluator import cut_note
+    from raypid.run.best import return_text
 
     num_episodes: int = options.episodes
     video = None if options.video is None else Path(options.video)
@@ -70,10 +71,10 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # JSON has no NaN
         return 0
     mean, half, count = (summary[k] for k in ("episode_reward_mean", "episode_reward_ci95", "episodes"))
-    interval = f" ± {half:.2f} (95% interval)" if count > 1 else ""
+    interval = f" ± {return_text(half, mean)} (95% interval)" if count > 1 else ""
     low, high = summary["episode_reward_min"], summary["episode_reward_max"]
     print(f"{info['algorithm']} on {env.env}, {count} episode{'s' * (count > 1)}, {info['actions']} actions")
-    print(f"return  {mean:.2f}{interval}, from {low:.2f} to {high:.2f}")
+    print(f"return  {return_text(mean)}{interval}, from {return_text(low, mean)} to {return_text(high, mean)}")
     if summary["episodes_cut"]:
         print(f"cut     {cut_note(env, int(summary['episodes_cut']))}")
     print(f"length  {summary['episode_len_mean']:.1f} steps")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import ACTIVATIONS, Encoders, TorchInputs, UserModule, affine, example_inputs, layer_norm
+from raypid.nn.networks import ACTIVATIONS, Encoders, TorchInputs, UserModule, affine, example_inputs, held, layer_norm
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.registry import NETWORKS
 from raypid.types import Collective
@@ -43,7 +43,7 @@ class Critics(nn.Module):
     ) -> None:
         super().__init__()
         rng, k = np.random.default_rng(seed), num_critics
-        self.discrete, self.norm, self.in_half = discrete, norm, half
+        self.num_critics, self.discrete, self.norm, self.in_half = k, discrete, norm, half
         self.activation = ACTIVATIONS[spec.activation]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)  # it takes no more
@@ -81,9 +81,9 @@ class Critics(nn.Module):
         x = self._encoded(inputs)
         if action is not None:
             x = torch.cat([x, action.expand(*x.shape[:-1], -1)], -1)
-        h = x.expand(len(self.weights[0]), *x.shape[-2:])
-        last = len(self.weights) - 1
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+        weights, biases = held(self.weights).values(), held(self.biases).values()
+        h, last = x.expand(self.num_critics, *x.shape[-2:]), len(weights) - 1
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             if i == last and not self.discrete:  # one output: several times faster than a product of matrices
                 return (h * weight.transpose(1, 2)).sum(-1) + bias[..., 0]
             h = affine(h, weight, bias, in_half=self.in_half and 0 < i < last)

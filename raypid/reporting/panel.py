@@ -675,6 +675,8 @@ def reading(value: object) -> str:
     if not known(value):
         return "-"
     size = abs(value)
+    if 0 < size < 0.05:
+        return f"{value:.1e}"
     return count(value) if size >= 1e5 else f"{value:,.0f}" if size >= 1e3 else f"{value:.{1 if size >= 10 else 2}f}"
 
 
@@ -682,7 +684,9 @@ def count(value: object, like: float = 0.0) -> str:
     """1234567 as 1.23M. What stands beside a larger number has the letter of that one: 6094 of 150000 is 6.09k."""
     if not known(value):
         return "-"
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+    if abs(value) >= 1e15:
+        return f"{value:.1e}"
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if max(abs(value), like) >= size:
             return f"{value / (1e3 if letter == 'k' else size):.3g}{letter}"
     return f"{value:,.0f}"

@@ -34,6 +34,8 @@ class Order(NamedTuple):
     goal: float | None = None
     """A mean that reaches it is confirmed."""
     explore: bool = False
+    limit_s: float = math.inf
+    """Seconds after which episodes under way are cut and no others begin."""
 
 
 @dataclass(slots=True)
@@ -91,10 +93,13 @@ EVALUATION_METRICS = frozenset(Evaluation(np.zeros(1), np.zeros(1), 0, 0.0).summ
 """Keys of `Evaluation.summary`."""
 
 
-def cut_note(env: EnvSpec, cut: int) -> str:
-    """Say that evaluation episodes were cut."""
+def cut_note(env: EnvSpec, cut: int, also: str = "") -> str:
+    """Say that evaluation episodes were cut, because they were too long or `also` for another reason."""
     episodes = "1 evaluation episode" if cut == 1 else f"{cut} evaluation episodes"
-    return f"{episodes} of {env.name} did not end within {longest_episode(env):,} steps and were cut: set time_limit."
+    return (
+        f"{episodes} of {env.name} did not end within {longest_episode(env):,} steps{also} and were cut: set time_limit, such as 1000, by which "
+        "they end."
+    )
 
 
 class Evaluator:
@@ -122,6 +127,10 @@ class Evaluator:
         Raises:
             EnvError: environments raised too often.
         """
+        return self._evaluate(weights, Order(num_episodes, seed, explore=explore), record)
+
+    def _evaluate(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:
+        num_episodes, seed, _, explore, limit_s = order
         start = time.perf_counter()
         num_streams = min(MAX_STREAMS, num_episodes)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
@@ -141,14 +150,17 @@ class Evaluator:
                 steps[episode.stream] = 0
             crashes += step.crashes
             loop.refuse_crashes(step.crashes, self.spec.max_crashes, "The environment", " during evaluation")
-            if steps.max() >= longest:
-                for b in np.flatnonzero(steps >= longest).tolist():
+            is_over = time.perf_counter() - start > limit_s and (bool(steps.any()) or any(episodes))
+            if is_over or steps.max() >= longest:
+                for b in np.flatnonzero(steps >= (1 if is_over else longest)).tolist():
                     if len(episodes[b]) < quota[b]:
                         cut, quota[b] = cut + 1, len(episodes[b]) + 1
                         episodes[b].append(Episode(b, float(loop.episode_reward[b]), int(loop.episode_length[b]), {}))
                     steps[b] = 0
             if record is not None:
                 record(loop.env)
+            if is_over:
+                break
         rewards = np.array([episode.reward for done in episodes for episode in done])
         lengths = np.array([episode.length for done in episodes for episode in done])
         seconds = time.perf_counter() - start
@@ -165,10 +177,11 @@ class Evaluator:
 
     def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
         """Evaluate; a mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
-        first = self.evaluate(weights, order.num_episodes, order.seed, explore=order.explore, record=record)
+        first = self._evaluate(weights, order, record)
         if order.goal is None or first.rewards.mean() < order.goal:
             return first
-        second = self.evaluate(weights, CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, record=record)
+        more = Order(CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, limit_s=order.limit_s * CONFIRM_EPISODES)
+        second = self._evaluate(weights, more, record)
         seconds, crashes = first.seconds + second.seconds, first.crashes + second.crashes
         return replace(second, seconds=seconds, confirms=True, cut=first.cut + second.cut, crashes=crashes)
 

@@ -659,8 +659,6 @@ def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) 
     """Threads of the learner."""
     width = max(network.hidden, default=0)
     most = num_cores() if network.images or width >= 256 else 1  # narrow layers are slower on several threads
-    if width >= 128 and algorithm.flow == "replay" and not c.on_ray:
-        most = max(most, min(2, num_cores()))
     if c.num_learners or algorithm.collect == "fitness":
         most = 1  # a population learns without torch, and acts faster on one
     return c.num_threads or most

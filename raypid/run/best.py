@@ -109,4 +109,7 @@ def _final(summary: dict[str, float]) -> dict[str, float]:
 
 def return_text(value: float, size: float | None = None) -> str:
     """A mean return as text, such as 213.4 or -1,324.9, with as many decimals as one of this size has; None: of its own."""
-    return f"{value:,.{1 if abs(value if size is None else size) >= 10 else 2}f}"
+    size = abs(value if size is None else size)
+    if 0 < size < 0.05 or size >= 1e9:
+        return f"{value:.4g}"
+    return f"{value:,.{1 if size >= 10 else 2}f}"

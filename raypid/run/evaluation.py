@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from raypid.config import Config
 from raypid.phases import phase
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator, Order
+from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator, Order, cut_note
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
@@ -23,6 +23,9 @@ from raypid.runtime.supervisor import GRACE_S, LossBudget, WorkerGroup
 from raypid.types import Weights
 
 NICENESS = 10
+LEAST_LIMIT_S, LIMIT = 3.0, 10
+"""Evaluations whose times raypid chooses may take `LIMIT` times as long as is expected, at least `LEAST_LIMIT_S` seconds: episodes of a greedy policy
+that is stuck may be far longer than those of training."""
 _POLL_S = 0.2
 
 
@@ -86,6 +89,7 @@ class Evaluations:
         """Tracebacks of environments that raised in evaluations, until whoever counts them takes them away."""
         self.env = spec.env
         self._owed = False
+        self._expected_s = 0.0
         self._periods = 0
         self._ended = time.perf_counter()
 
@@ -99,6 +103,7 @@ class Evaluations:
 
         expected_s: estimated seconds of a first evaluation; None if there is no estimate yet.
         """
+        self._expected_s = expected_s or self._expected_s
         if self.every_steps:
             periods, self._periods = self._periods, self.context.timesteps // self.every_steps
             return self._now(iteration) if self._periods > periods or self._owed else None
@@ -135,7 +140,7 @@ class Evaluations:
 
     def play(self, weights: Weights, num_episodes: int, seed: int, interrupted: Interrupted) -> Evaluation | None:
         """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
-        order = Order(num_episodes, seed)
+        order = Order(num_episodes, seed, limit_s=self._limit_s() * math.ceil(num_episodes / MAX_STREAMS))
         place = self.beside or self.inline
         with phase("final episodes", f"playing {num_episodes} episodes with the best policy"):
             played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
@@ -202,7 +207,18 @@ class Evaluations:
         return time.perf_counter() - self._ended > 10 * expected_s
 
     def _order(self, iteration: int) -> Order:
-        return Order(self.config.evaluation_num_episodes, (self.config.seed or 0) + iteration, self.goal)
+        num_episodes = self.config.evaluation_num_episodes
+        limit_s = self._limit_s() * math.ceil(num_episodes / MAX_STREAMS)
+        return Order(num_episodes, (self.config.seed or 0) + iteration, self.goal, limit_s=limit_s)
+
+    def _limit_s(self) -> float:
+        """Seconds that an evaluation of one episode in each stream may take."""
+        return max(LEAST_LIMIT_S, LIMIT * self._expected_s) if self.automatic and not self.every_steps else math.inf
+
+    def cut_note(self) -> str:
+        """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
+        also = "" if self._limit_s() == math.inf else f", or took more than {LIMIT} times as long as those of training,"
+        return cut_note(self.env, self.cut, also) if self.cut else ""
 
 
 class Here:

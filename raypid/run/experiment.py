@@ -770,7 +770,7 @@ class Run:
             return "none: nothing was evaluated (evaluation_interval is 0)"
         if not self.agent.num_episodes:
             return "none: no episode has ended, so none was evaluated (time_limit ends them)"
-        return "none: the run was too short for an evaluation"
+        return "none: the run ended before an evaluation did"
 
     def _below_known(self, reason: str) -> list[tuple[str, str]]:
         """What to try if the run used up its budget and its best policy stays well below the known return."""

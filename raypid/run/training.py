@@ -43,7 +43,7 @@ from raypid.phases import Tell, nobody, phase
 from raypid.registry import ALGORITHMS, Registries, by_name, get_registry
 from raypid.replay.base import Replay
 from raypid.replay.disk import checksums_in, link_save
-from raypid.roles.evaluator import Evaluation, Order, cut_note
+from raypid.roles.evaluator import Evaluation, Order
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.given import check_folder
 from raypid.roles.learner import Learner
@@ -706,7 +706,7 @@ class Training(metaclass=_Answering):
     @property
     def cut_episodes(self) -> str:
         """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
-        return cut_note(self.evaluations.env, self.evaluations.cut) if self.evaluations.cut else ""
+        return self.evaluations.cut_note()
 
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
