@@ -271,10 +271,14 @@ HEADER = (
 
 def table(found: dict[Run, End]) -> list[tuple[str, ...]]:
     """Median and worst of the reported seeds, beside what is to be reached, newest settings of each kind: the cells of HEADER."""
+    from raypid.tuned import TUNED
+
     rows = []
     for name, task in TASKS.items():
         algorithm = name.partition(":")[0]
         for (system, label), runs in newest(found, name).items():
+            if label == "tuned" and (algorithm, task.env) not in TUNED:
+                continue  # an entry of the past
             ended = [found[run] for run in runs]
             seconds = sorted(end.seconds if end.solved else math.inf for end in ended)
             median, worst = statistics.median_low(seconds), seconds[-1]

@@ -67,6 +67,10 @@ def _number(source: str, name: str, x: object) -> float:
         ) from None
 
 
+USUAL = "the usual choice"
+"""Why a setting that depends on the environment has its value, where nothing about this one asks for another."""
+
+
 @dataclass(kw_only=True)
 class AsynchronousConfig:
     """Settings of the asynchronous loop. Mix it into a Config: `class MyConfig(AsynchronousConfig, ActorCriticConfig)`."""

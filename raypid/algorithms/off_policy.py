@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from raypid.algorithms.base import Algorithm, Scalar, State, check_size, metric_tensors, square
+from raypid.algorithms.base import USUAL, Algorithm, Scalar, State, check_size, metric_tensors, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
 from raypid.names import Named
@@ -516,7 +516,7 @@ class PolicyAndCritics(OffPolicy[CriticsT]):
 
     @classmethod
     def for_spaces(cls, config: CriticsT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
-        return {"n_step": (5, "the usual choice")} if config.n_step is None else {}
+        return {"n_step": (5, USUAL)} if config.n_step is None else {}
 
     def build(self, seed: int) -> None:
         from raypid.nn.networks import FlatParameters

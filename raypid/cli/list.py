@@ -280,8 +280,8 @@ def _networks() -> list[dict[str, object]]:
 
 
 _TUNED_ARE = (
-    "Training ended at the goal, a mean return. Return and seconds of training (of the CPU; on Ray, of the clock) are the median over the "
-    "seeds and, in brackets, the range. `raypid reproduce NAME` measures an entry again."
+    "goal: the mean return at which training ended. return and seconds: the median over the seeds and, in brackets, the range. Seconds are of "
+    "training alone, without start and evaluations (of the CPU; on Ray, of the clock). `raypid reproduce NAME` measures an entry again."
 )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LIST = "`raypid list tuned` shows all."
 _MOST_SEEDS = 1000
 _LARGEST_SEED = 2**31 - 1
-_WIDTHS = (12, 9, 22, 18)
+_WIDTHS = (10, 26, 22, 22)
 """Of the columns: seed, steps, return, seconds. A remark follows."""
 
 
@@ -146,7 +146,9 @@ def _show_record(task: Task, recorded: Record | None, limit: float) -> None:
     _show_cells("", "steps", "return", f"seconds of {clock}")
     if recorded is not None:
         _, returns, seconds, seeds = cells(task.algo, task.env)
-        _show_cells("recorded", f"{recorded.steps.median:,.0f}", returns, seconds, f"seeds: {seeds}")
+        median, *span = (f"{steps:,.0f}" for steps in (recorded.steps.median, recorded.steps.low, recorded.steps.high))
+        steps = f"{median} ({' to '.join(span)})" if len(set(span)) > 1 else median
+        _show_cells("recorded", steps, returns, seconds, f"seeds: {seeds}")
 
 
 def _show_row(seed: str, steps: int, seconds: float, mean_return: float, remark: str = "") -> None:

@@ -807,32 +807,20 @@ def _saved(
     return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
 
 
-_BY_ENVIRONMENT: dict[str, list[object]] = {
-    "model.hidden": [(64, 64)],
-    "model.log_std_init": [0.0],
-    "gae_lambda": [0.95, 0.98],
-    "num_envs_per_worker": [8, 16],
-    "fragment_length": [256, 128, 8],
-    "n_step": [5],
-    "normalize_observations": [False],
-}
-"""Settings that raypid may choose by the environment -> the usual values, of which nothing is said."""
-
-
 def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
-    """Say from where a resumed run goes on; what a new one chose by its environment, and that there are tuned settings which it does not use."""
-    from raypid.run.explain import shown
+    """Say from where a resumed run goes on; of a new one, that there are tuned settings which it does not use, or that those which it uses were
+    recorded with other versions of packages."""
     from raypid.run.known_return import tuned_runs_here
-    from raypid.tuned import TUNED
+    from raypid.tuned import TUNED, record
 
     if options.resume:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    adapted = (row for row in agent.explain().rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT)
-    chosen = [row for row in adapted if row.value not in _BY_ENVIRONMENT[row.name]]
-    parts = [f"{row.name} {shown(row.value)}" for row in chosen]
-    said = [f"Adapted: {', '.join(parts)} (--explain says why)."] if parts else []
     known = (agent.run, agent.config.env) in TUNED
+    if known and options.tuned is True and (recorded := record(agent.run, str(agent.config.env))):
+        from raypid.run.reproduce import other_versions
+
+        return [f"Tuned settings: {changed}"] if (changed := other_versions(recorded)) else []
     if known and not options.tuned and not options.is_repeated and tuned_runs_here(agent.run, agent.config.env):
-        said.append(f"Tuned settings for {agent.run} on {agent.config.env} are there: --tuned uses them.")
-    return said
+        return [f"{agent.run} has tuned settings for {agent.config.env}: --tuned uses them."]
+    return []

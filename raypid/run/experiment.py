@@ -316,6 +316,10 @@ class Run:
         notes, agent.notes = agent.notes, []
         for note in notes:
             progress.note(note)
+        if not resumed and (adapted := agent.explain().adapted()):
+            progress.note(
+                f"Adapted: {adapted} ({'agent.explain()' if self._speaks_python() else '--explain'} says why)."
+            )
         if why := why_unsigned():
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from raypid.address import ENVIRONMENT, chosen
+from raypid.algorithms.base import USUAL
 from raypid.changes import Change, described
 from raypid.config import Config, Source, is_none
 from raypid.nn.idle_settings import idle_settings
@@ -92,6 +93,19 @@ class Row:
         return {**about, "group": self.group, **({"replaced": replaced} if replaced else {})}
 
 
+_BY_ENVIRONMENT: dict[str, list[object]] = {
+    "model.hidden": [(64, 64)],
+    "model.log_std_init": [0.0],
+    "gae_lambda": [0.95, 0.98],
+    "num_envs_per_worker": [8, 16],
+    "fragment_length": [256, 128, 8],
+    "n_step": [5],
+    "normalize_observations": [False],
+    "num_threads": [1],
+}
+"""Settings that raypid may choose by the environment or the cores -> the usual values, of which a run says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """All settings of a run, with their origins. `print` shows what differs from the defaults."""
@@ -130,6 +144,13 @@ class Explanation:
         if hidden and not everything:
             lines.append(f"{hidden} more settings have their defaults: {how} shows them.")
         return "\n".join(lines)
+
+    def adapted(self) -> str:
+        """What raypid chose by the environment and the cores, where that is not the usual value: "n_step 3, gamma 0.98"; "" for nothing."""
+        found = (row for row in self.rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT)
+        return ", ".join(
+            f"{row.name} {shown(row.value)}" for row in found if row.value not in _BY_ENVIRONMENT[row.name]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation as JSON: {"settings": {name: {value, from, detail, default, group, replaced}}, "changes": [...], "placement": [{node,
@@ -186,20 +207,22 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
     algorithm = ALGORITHMS.get(run)
     settled, _ = algorithm.settled(config, network)
     kinds = "+".join(dict.fromkeys(leaf.kind for leaf in network.pipeline.leaves))
+    size = f" of {network.pipeline.vector_size} numbers" if kinds == "vector" else ""
+    widths = " and ".join(map(str, dict.fromkeys(network.hidden)))
     choices: dict[str, tuple[object, object, Callable[[], object], str]] = {
         # name -> value that leaves it open, value in the settings, choice, why
         "model.network": ("auto", config.model.network, lambda: network.network, f"for {kinds} observations"),
         "model.distribution": (
             "auto", config.model.distribution, lambda: "+".join(a.kind for a in network.actions), "for these actions",
         ),
-        "model.hidden": (None, config.model.hidden, lambda: network.hidden, f"for {kinds} observations of this size"),
+        "model.hidden": (None, config.model.hidden, lambda: network.hidden, f"for {kinds} observations{size}"),
         "backend": ("auto", config.backend, lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
         "address": (
             config.address, config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it",
         ),
         "device": ("auto", config.device, lambda: config.learns_on, f"num_gpus is {config.num_gpus:g}"),
         "kernel": ("auto", config.kernel, lambda: settled.kernel, "the faster for this network"),
-        "num_threads": (0, config.num_threads, lambda: learner_threads(algorithm, config, network), "for layers of these widths"),
+        "num_threads": (0, config.num_threads, lambda: learner_threads(algorithm, config, network), f"for layers of {widths}"),
     }  # fmt: skip
     idle = {**config.idle(), **idle_settings(config, network)}
     return {
@@ -246,6 +269,8 @@ def _lines(row: Row, width: int, column: int) -> list[str]:
 
 
 def _named(source: Source) -> str:
+    if source.detail == USUAL:
+        return USUAL
     return f"{source.kind}{':' * (source.kind == 'adapted')} {source.detail}".rstrip(" ")
 
 

@@ -171,7 +171,7 @@ def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: p
     assert outcome.result["evaluation/episode_reward_mean"] == outcome.result["evaluation/episode_len_mean"] == 20
     cut = [text for text in progress.told if "cut" in text]
     assert cut == [
-        "10 evaluation episodes of fragile:Fragile did not end within 20 steps and were cut: set time_limit."
+        "10 evaluation episodes of fragile:Fragile did not end within 20 steps and were cut: set time_limit, such as 1000, by which they end."
     ]
     assert outcome.final["episodes"] == 10
 

@@ -191,7 +191,7 @@ def test_widths_by_the_observations_are_adapted(
 ) -> None:
     (tmp_path / "tests_wide.py").write_text(WIDE)
     row = explained("--run", "SAC", "--env", env, "--model.hidden", "null")["model.hidden"]
-    assert origin(row) == ([width, width], "adapted", "for vector observations of this size")
+    assert origin(row) == ([width, width], "adapted", f"for vector observations of {3 if width == 64 else 9} numbers")
     assert main(["train", "--run", "SAC", "--env", env, "--model.hidden", "null", "--explain", "all"]) == 0
     assert re.search(rf"  model.hidden +\[{width}, {width}\] +adapted: for vector", capfd.readouterr().out)
     row = explained("--run", "SAC", "--env", env, "--model.hidden", "[5]")["model.hidden"]
