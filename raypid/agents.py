@@ -1056,7 +1056,7 @@ class PPO(Agent):
             th_compile: bool = False,
             num_epochs: int | None = None,
             num_sgd_iter: int | None = None,
-            clip: float = 0.2,
+            clip: float | None = None,
             clip_schedule: Literal['constant', 'linear'] = 'constant',
             value_clip: float | None = None,
             target_kl: float | None = None,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
-from raypid.algorithms.base import State, schedule
+from raypid.algorithms.base import USUAL, State, schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient, mean
 from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError, ModelConfig, unless
@@ -49,8 +49,9 @@ class PPOConfig(ActorCriticConfig):
     num_epochs: int | None = tunable(None, 1, 20, "log", also=(None,))
     """Passes over a batch; none: 5 for discrete actions, 10 for continuous ones. More learn more from the same data, and move the policy farther from
     the one that acted."""
-    clip: float = tunable(0.2, 0.1, 0.4)
-    """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted."""
+    clip: float | None = tunable(None, 0.1, 0.4, also=(None,))
+    """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted. none: 0.15 if
+    model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.2."""
     clip_schedule: Literal["constant", "linear"] = "constant"
     """linear: clip falls over schedule_steps. It ends at schedule_end * clip. constant: it stays."""
     value_clip: float | None = None
@@ -149,6 +150,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     where_endless: ClassVar[Mapping[str, object]] = {
         **ActorCritic.where_endless,
         "gae_lambda": 0.92,
+        "clip": 0.15,
         "model.hidden": (128, 128),
     }
     where_native: ClassVar[Mapping[str, object]] = {"num_envs_per_worker": 16, "fragment_length": 128}
@@ -159,10 +161,10 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
         config = config.replace({name: value for name, (value, _) in self.for_spaces(config, spec).items()})
         super().__init__(config, spec, seed)
-        assert config.num_epochs is not None
+        assert config.num_epochs is not None and config.clip is not None
         self.num_epochs = config.num_epochs
-        self.clip = config.clip
-        """eps, as its schedule has it."""
+        self.clip = self.clip_at_first = config.clip
+        """eps, as its schedule has it, and where that begins."""
         self.lr_part = 1.0
         """The part of lr, as its schedule has it, that `desired_kl` leaves."""
 
@@ -180,10 +182,11 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
         if not is_discrete:
             gae_lambda = (0.95 if spec.pipeline.normalize else 0.98, scale)
         chosen: dict[str, tuple[object, str]] = {
-            "num_envs_per_worker": (8, "the usual choice"),
-            "fragment_length": (256, "the usual choice"),
+            "num_envs_per_worker": (8, USUAL),
+            "fragment_length": (256, USUAL),
             "gae_lambda": gae_lambda,
-            "model.hidden": (spec.hidden, "the usual choice"),
+            "clip": (0.2, USUAL),
+            "model.hidden": (spec.hidden, USUAL),
             "entropy_coef": (entropy_coef, f"for {actions} actions"),
             "num_epochs": (num_epochs, f"for {actions} actions"),
             "desired_kl": (desired_kl, scale),
@@ -192,7 +195,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, rows = self.config, self.prepare(batch)
-        self.clip = c.clip * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
+        self.clip = self.clip_at_first * schedule(c.clip_schedule, timesteps, c.schedule_steps, c.schedule_end)
         steps: list[dict[str, Any]] = []
         for _ in range(self.num_epochs):
             lr, epoch = self.lr(timesteps) * self.lr_part, []

@@ -128,7 +128,7 @@ def test_actor_critics_normalise_observations_without_bounds(run: str) -> None:
         assert (plain["gae_lambda"][0], plain["desired_kl"][0]) == (0.98, 0.01)
         assert not {"gae_lambda", "desired_kl"} & adapted(run, "Hopper-v5", gae_lambda=0.9, desired_kl=0).keys()
         endless = adapted(run, "HalfCheetah-v5")
-        assert (endless["gae_lambda"][0], endless["model.hidden"][0]) == (0.92, (128, 128))
+        assert (endless["gae_lambda"][0], endless["clip"][0], endless["model.hidden"][0]) == (0.92, 0.15, (128, 128))
         discrete = adapted(run, "CartPole-v1")
         assert (discrete["gae_lambda"][0], discrete["model.hidden"][0]) == (0.98, (64, 64))
     assert adapted(run, "CartPole-v1")["normalize_observations"][0] is (run in ("PPO", "A3C", "APPO"))

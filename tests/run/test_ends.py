@@ -19,7 +19,8 @@ from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles import acting
-from raypid.run import experiment
+from raypid.roles.evaluator import EVALUATION_INDEX
+from raypid.run import evaluation, experiment
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
 from raypid.runtime import supervisor
@@ -174,6 +175,25 @@ def test_an_evaluation_episode_without_end_is_cut(tmp_path: Path, monkeypatch: p
         "10 evaluation episodes of fragile:Fragile did not end within 20 steps and were cut: set time_limit, such as 1000, by which they end."
     ]
     assert outcome.final["episodes"] == 10
+
+
+@pytest.mark.parametrize("interval", [None, 1])
+def test_an_evaluation_that_is_stuck_is_cut_where_raypid_chose_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: int | None
+) -> None:
+    """Episodes of training end, those of the evaluation do not. Where the settings ask for the evaluation, only its length counts."""
+    monkeypatch.setattr(evaluation, "LEAST_LIMIT_S", 0.01)
+    monkeypatch.setattr(evaluation, "LIMIT", 0.0)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 2000)
+    endless = {"mode": "endless", "worker": EVALUATION_INDEX}
+    config = {**FRAGILE, "env_config": endless, "evaluation_interval": interval, "evaluation_num_episodes": 12}
+    progress = Telling()
+    drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 2}, progress, final_episodes=0)
+    result = next(row for row in read_results(tmp_path) if "evaluation/episodes_cut" in row)
+    assert result["evaluation/episodes_cut"] == 10
+    assert (result["evaluation/episode_len_mean"] == 2000) == (interval == 1)
+    (said,) = [text for text in progress.told if "cut" in text]
+    assert ("or took more than" in said) == (interval is None)
 
 
 def test_a_time_limit_that_is_longer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
