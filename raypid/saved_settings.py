@@ -128,6 +128,6 @@ def _those_there(name: str) -> str:
     if there := names():
         return did_you_mean(name, there)
     return (
-        " No search has saved any: `raypid tune` does, unless the defaults did better. `--tuned FOLDER` takes what the search in that "
-        "folder found, in either case."
+        " `raypid tune` saves what a search has found, unless the defaults did better, and no search has saved any. `--tuned FOLDER` takes it from "
+        "a search's folder, also where the defaults did better. `--tuned` without a name takes those that come with raypid (`raypid list tuned`)."
     )

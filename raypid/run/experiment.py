@@ -662,7 +662,7 @@ class Run:
         if not result["episodes_total"] and (config.time_limit or 0) < NO_END_STEPS:
             self.progress.message(
                 f"No episode of {entry_name(config.env)} has ended in {NO_END_STEPS:,} steps of each environment. Training goes on; returns and "
-                "evaluations wait for an end: if there is none, set time_limit."
+                "evaluations wait for an end: if there is none, set time_limit, such as 1000."
             )
 
     def _tell_flaws(self) -> None:

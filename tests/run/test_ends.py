@@ -215,7 +215,7 @@ def test_a_run_says_early_that_no_episode_ends(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(experiment, "NO_END_STEPS", 50)
     said = (
         "No episode of fragile:Fragile has ended in 50 steps of each environment. Training goes on; returns and evaluations wait for an end: "
-        "if there is none, set time_limit."
+        "if there is none, set time_limit, such as 1000."
     )
     for length, time_limit, told in ((10**9, None, 1), (40, None, 0), (10**9, 40, 0), (10**9, 60, 0)):
         config = {**FRAGILE, "env_config": {"length": length}, "time_limit": time_limit, "evaluation_interval": None}
