@@ -711,8 +711,8 @@ class Config(Settings):
     kernel: Literal["auto", "numpy", "torch"] = "auto"
     """How small fully connected networks learn: a hand-written NumPy kernel or torch autograd; auto takes the faster."""
     num_threads: int = 0
-    """Threads of the learner; 0: all cores for convolutions and layers of 256 and more, two for layers of 128 with replay in one process, else one,
-    which is faster then."""
+    """Threads of the learner; 0: all cores for convolutions and layers of 256 and more, else one, which is faster then. Where other programs keep
+    the cores busy, 1 is faster for layers of 256, too."""
     fragment_length: int = 128
     """Rows that one call collects from each environment. A row is one step. Longer fragments make fewer calls, and workers get new weights less
     often. With a memory, gradients reach back to a fragment's start."""
