@@ -180,7 +180,7 @@ class Evaluator:
         first = self._evaluate(weights, order, record)
         if order.goal is None or first.rewards.mean() < order.goal:
             return first
-        more = Order(CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, limit_s=order.limit_s * CONFIRM_EPISODES)
+        more = Order(CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, limit_s=max(order.limit_s, 10 * first.seconds))
         second = self._evaluate(weights, more, record)
         seconds, crashes = first.seconds + second.seconds, first.crashes + second.crashes
         return replace(second, seconds=seconds, confirms=True, cut=first.cut + second.cut, crashes=crashes)

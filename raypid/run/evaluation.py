@@ -24,8 +24,8 @@ from raypid.types import Weights
 
 NICENESS = 10
 LEAST_LIMIT_S, LIMIT = 3.0, 10
-"""Evaluations whose times raypid chooses may take `LIMIT` times as long as is expected, at least `LEAST_LIMIT_S` seconds: episodes of a greedy policy
-that is stuck may be far longer than those of training."""
+"""Evaluations whose times raypid chooses may take `LIMIT` times as long as an episode in each stream should, or `LEAST_LIMIT_S` seconds if that is
+longer: episodes of a greedy policy that is stuck may be far longer than those of training. More than CONFIRM_EPISODES may take longer."""
 _POLL_S = 0.2
 
 
@@ -140,7 +140,7 @@ class Evaluations:
 
     def play(self, weights: Weights, num_episodes: int, seed: int, interrupted: Interrupted) -> Evaluation | None:
         """Play episodes with given weights after training; None if interrupted or if the evaluator was lost."""
-        order = Order(num_episodes, seed, limit_s=self._limit_s() * math.ceil(num_episodes / MAX_STREAMS))
+        order = Order(num_episodes, seed, limit_s=self._limit_s(num_episodes))
         place = self.beside or self.inline
         with phase("final episodes", f"playing {num_episodes} episodes with the best policy"):
             played = place.play(self.context.backend.put(weights), self.context.timesteps, order, interrupted)
@@ -207,17 +207,25 @@ class Evaluations:
         return time.perf_counter() - self._ended > 10 * expected_s
 
     def _order(self, iteration: int) -> Order:
-        num_episodes = self.config.evaluation_num_episodes
-        limit_s = self._limit_s() * math.ceil(num_episodes / MAX_STREAMS)
-        return Order(num_episodes, (self.config.seed or 0) + iteration, self.goal, limit_s=limit_s)
+        num = self.config.evaluation_num_episodes
+        return Order(num, (self.config.seed or 0) + iteration, self.goal, limit_s=self._limit_s(num))
 
-    def _limit_s(self) -> float:
-        """Seconds that an evaluation of one episode in each stream may take."""
-        return max(LEAST_LIMIT_S, LIMIT * self._expected_s) if self.automatic and not self.every_steps else math.inf
+    def _limit_s(self, num_episodes: int) -> float:
+        """Seconds that so many episodes may take."""
+        if not self.automatic or self.every_steps:
+            return math.inf
+        limit_s = max(LEAST_LIMIT_S, LIMIT * self._expected_s) * max(1.0, num_episodes / CONFIRM_EPISODES)
+        if (
+            self.last is not None and not self.last.evaluation.cut
+        ):  # none was stuck, so it says what episodes take by now
+            limit_s = max(limit_s, 2 * num_episodes * self.last.evaluation.seconds / len(self.last.evaluation.rewards))
+        return limit_s
 
     def cut_note(self) -> str:
         """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
-        also = "" if self._limit_s() == math.inf else f", or took more than {LIMIT} times as long as those of training,"
+        also = (
+            "" if self._limit_s(1) == math.inf else f", or took more than {LIMIT} times as long as those of training,"
+        )
         return cut_note(self.env, self.cut, also) if self.cut else ""
 
 
