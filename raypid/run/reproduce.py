@@ -74,7 +74,6 @@ _TASKS = (
     Task(algo="IMPALA", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     Task(algo="IMPALA", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=20_000),
     Task(algo="PPO", env="CartPole-v1", threshold=475, seconds=60, every=2_000),
-    Task(algo="PPO", env="HalfCheetah-v5", threshold=3000, seconds=1800, every=200_000, backends=("local",)),
     Task(algo="PPO", env="Pendulum-v1", threshold=-200, seconds=60, every=10_000),
     Task(algo="PPO", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     Task(algo="PPO", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=10_000),
