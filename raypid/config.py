@@ -967,7 +967,7 @@ def _check_floats(config: Config) -> None:
 
 _FLOAT32 = 3.4e38
 _BOUNDS = frozenset({
-    "max_grad_norm", "reward_clip", "clip", "value_clip", "target_kl", "rho_clip", "c_clip", "huber", "target_noise_clip",
+    "max_grad_norm", "reward_clip", "value_clip", "target_kl", "rho_clip", "c_clip", "huber", "target_noise_clip",
 })  # fmt: skip
 """Settings that bound something."""
 

@@ -190,11 +190,11 @@ def test_a_search_takes_settings_alone(shell: Shell, capfd: pytest.CaptureFixtur
 
 def test_infinity_repeats(shell: Shell) -> None:
     """JSON has none."""
-    flags = ("--clip", "Infinity", "--max-grad-norm", "Infinity")
+    flags = ("--run", "IMPALA", "--rho-clip", "Infinity", "--max-grad-norm", "Infinity")
     assert shell("--config", "one.json", *flags, "--out", "run", "--quiet")[0] == 0
-    assert params("run")["clip"] is None is params("run")["max_grad_norm"]
+    assert params("run")["rho_clip"] is None is params("run")["max_grad_norm"]
     found, _ = explained(shell, "--config", "run/params.json")
-    assert found["clip"] == float("inf") and found["max_grad_norm"] is None  # none means the same there
+    assert found["rho_clip"] == float("inf") and found["max_grad_norm"] is None  # none means the same there
 
 
 def test_the_words_of_grids_are_those_of_experiments() -> None:

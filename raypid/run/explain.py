@@ -68,7 +68,10 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is at its default, and nobody has asked for that here; a file of all settings does not count."""
+        """Whether it is at its default, or at the usual choice of an open one, and nobody has asked for that here; a file of all settings does not
+        count."""
+        if self.sources and self.sources[-1].detail == USUAL:
+            return True
         asked = self.kind not in (DEFAULT, "file", "resume") or self.name in _ALWAYS
         stayed_off = self.kind == DEFAULT and self.default is None and self.value is False
         return (_same(self.value, self.default) or stayed_off) and not asked

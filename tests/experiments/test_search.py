@@ -213,7 +213,7 @@ class Formula:
         settings, rungs = order["settings"], order["rungs"]
         assert isinstance(settings, dict) and isinstance(rungs, list)
         level = 100 - 20 * abs(math.log10(settings.get("lr", 5e-4) / 2e-3))
-        level += 40 * (settings.get("clip", 0.2) - 0.2) * (1 if settings["seed"] == 0 else -1)
+        level += 40 * ((settings.get("clip") or 0.2) - 0.2) * (1 if settings["seed"] == 0 else -1)
         level -= self.bad * (settings["seed"] >= 1000 and "lr" in settings) + settings["seed"] % 7
         curve = [(0.1 * rung, level) for rung in rungs]
         about: Event = {"trial": trial, "curve": curve, "baseline": 0.0, "seconds": rungs[-1], "timesteps": 1000}

@@ -76,7 +76,8 @@ def test_every_kind_of_origin(explained: Explained) -> None:
     assert origin(found[only]) == (tuned[only], "tuned", "PPO on CartPole-v1")
     assert origin(found["seed"])[1:] == ("adapted", "drawn")
     assert origin(found["schedule_steps"]) == (500, "adapted", "a linear schedule ends with the run")
-    assert origin(found["clip"]) == (raypid.PPO.DEFAULT_CONFIG["clip"], "default", "")
+    assert origin(found["max_grad_norm"]) == (raypid.PPO.DEFAULT_CONFIG["max_grad_norm"], "default", "")
+    assert origin(found["clip"]) == (0.2, "adapted", "the usual choice")
     chosen = {name: found[name]["value"] for name in ("model.network", "backend", "device", "kernel", "num_threads")}
     assert chosen == {"model.network": "mlp", "backend": "local", "device": "cpu", "kernel": "numpy", "num_threads": 1}
     assert {found[name]["from"] for name in chosen} == {"adapted"}
