@@ -108,7 +108,7 @@ TASKS = {
     ),
     "replay": Task(
         "SAC", LANDER, 200.0, roles=("worker", "learner", "shard", "server", "evaluator"),
-        settings={**TUNED["SAC", "LunarLanderContinuous-v3"], **BESIDE, "num_workers": 2, "num_envs_per_worker": 8,
+        settings={**BESIDE, "num_workers": 2, "num_envs_per_worker": 8,
                   "num_learners": 1, "num_replay_shards": 2, "evaluation_interval": 20, "env_config": {"wait_s": 0.003}},
     ),
     "cartpole": Task(

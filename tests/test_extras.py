@@ -16,7 +16,6 @@ import raypid
 from raypid import extras
 from raypid.cli import init, main
 from raypid.extras import PACKAGES, MissingPackage, install_command, install_hint, need
-from raypid.tuned import TUNED
 
 ROOT = Path(__file__).parent.parent
 SAVED = Path(__file__).parent / "fixtures" / "saved"
@@ -136,7 +135,6 @@ assert main({[*SEARCH, "--out", "found"]!r}) == 0
 # -- what does not -----------------------------------------------------------------------------------------------------
 
 CARTPOLE = ["train", "--run", "PPO", "--env", "CartPole-v1"]
-TUNED_SAC = next(f"{run}:{env}" for run, env in TUNED if run == "SAC")
 REFUSED = [
     *((["train", "--run", run, "--env", "CartPole-v1"], f"{run} needs torch")
       for run in ("DQN", "Rainbow", "R2D2", "SQN", "SAC", "TD3", "DDPG")),
@@ -155,7 +153,7 @@ REFUSED = [
     (["train", "--run", "PPO", "--env", "own_net:Env"], "imports torch, which is not installed"),
     (["train", "-f", "grid.yaml"], "needs Ray Tune"),
     (["tune", "--run", "SAC", "--env", "Pendulum-v1"], "SAC needs torch"),
-    (["reproduce", TUNED_SAC], "SAC needs torch"),
+    (["reproduce", "DQN:CartPole-v1"], "DQN needs torch"),
     (["eval", "cnn"], "network cnn needs torch"),
     (["train", "--resume", str(SAVED / "ppo_lstm")], "a memory (lstm) needs torch"),
     (["train", "--resume", str(SAVED / "sac")], "SAC needs torch"),

@@ -64,7 +64,6 @@ _TASKS = (
         algo="ApeX", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, backends=("ray",),
         config={"num_workers": 4, "num_cpus_per_worker": 0.25},
     ),
-    Task(algo="DDPG", env="Pendulum-v1", threshold=-200, seconds=180, every=1_000, on_ray=FRAGMENTS),
     Task(
         algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=25_000, backends=("local",), long=True,
         config={"frame_stack": 4},
@@ -80,12 +79,6 @@ _TASKS = (
     Task(algo="R2D2", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=4_000, on_ray=FRAGMENTS),
     Task(algo="Rainbow", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
     Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, on_ray=FRAGMENTS),
-    Task(
-        algo="SAC", env="LunarLanderContinuous-v3", threshold=200, seconds=600, every=5_000, on_ray=FRAGMENTS,
-    ),
-    Task(
-        algo="TD3", env="LunarLanderContinuous-v3", threshold=200, seconds=900, every=5_000, on_ray=FRAGMENTS,
-    ),
 )  # fmt: skip
 TUNED_TASKS = {(task.algo, task.env): task for task in _TASKS}
 """(algorithm, environment) -> how the tuned settings for it are measured."""

@@ -84,8 +84,8 @@ def test_tuned_settings_are_a_table_of_return_and_time(
     monkeypatch.setenv("COLUMNS", "100")
     text = listed(capsys, "tuned")
     assert max(map(len, text.splitlines())) <= 100
-    heading, *rows = listed(capsys, "tuned", "pendulum").splitlines()
+    heading, *rows = listed(capsys, "tuned", "es:cartpole").splitlines()
     assert heading.split() == ["name", "goal", "return", "seconds", "seeds"]
-    assert re.match(r"DDPG:Pendulum-v1 +-200 +-\d+ \(-\d+ to -\d+\) +[\d.]+ \([\d.]+ to [\d.]+\) +3 of 3", rows[0])
-    (row,) = json.loads(listed(capsys, "tuned", "ddpg:pendulum", "--json"))
-    assert row["name"] == "DDPG:Pendulum-v1" and {"median", "low", "high"} == set(row["recorded"]["returns"])
+    assert re.match(r"ES:CartPole-v1 +475 +\d+ \(\d+ to \d+\) +[\d.]+ \([\d.]+ to [\d.]+\) +3 of 3", rows[0])
+    (row,) = json.loads(listed(capsys, "tuned", "es:cartpole", "--json"))
+    assert row["name"] == "ES:CartPole-v1" and {"median", "low", "high"} == set(row["recorded"]["returns"])
