@@ -317,9 +317,7 @@ class Run:
         for note in notes:
             progress.note(note)
         if not resumed and (adapted := agent.explain().adapted()):
-            progress.note(
-                f"Adapted: {adapted} ({'agent.explain()' if self._speaks_python() else '--explain'} says why)."
-            )
+            progress.note(f"Adapted: {adapted} ({'agent.explain()' if self.python else '--explain'} says why).")
         if why := why_unsigned():
             progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
         if agent.warm_up_steps:
