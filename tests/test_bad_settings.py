@@ -125,4 +125,4 @@ def test_any_seed(name: str) -> None:
 
 
 def test_an_infinite_bound_is_none() -> None:
-    Agent("PPO", {**base_of("PPO"), "max_grad_norm": math.inf, "reward_clip": math.inf, "clip": math.inf}).close()
+    Agent("PPO", {**base_of("PPO"), "max_grad_norm": math.inf, "reward_clip": math.inf, "value_clip": math.inf}).close()
