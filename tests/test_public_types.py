@@ -27,7 +27,7 @@ raypid.ModelCatalog.get_action_dist(None)[1] + 1
 raypid.PPO(env="CartPole-v1", lr=1e-3, model={"hidden": [32]}, num_workers=2, out="here", tuned=True).train(1_000)
 raypid.SAC({"env": "Pendulum-v1"}, weights_file=None)
 raypid.Agent("Mine", env="CartPole-v1", anything=1)
-raypid.PPO(env="CartPole-v1").config.clip + 1.0
+raypid.PPO(env="CartPole-v1").config.value_coef + 1.0
 with raypid.DQN(env="CartPole-v1") as agent:
     agent.config.epsilon_start + 1.0
 raypid.TD3.from_checkpoint("runs/one").config.target_noise + 1.0
