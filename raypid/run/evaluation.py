@@ -215,10 +215,10 @@ class Evaluations:
         if not self.automatic or self.every_steps:
             return math.inf
         limit_s = max(LEAST_LIMIT_S, LIMIT * self._expected_s) * max(1.0, num_episodes / CONFIRM_EPISODES)
-        if (
-            self.last is not None and not self.last.evaluation.cut
-        ):  # none was stuck, so it says what episodes take by now
-            limit_s = max(limit_s, 2 * num_episodes * self.last.evaluation.seconds / len(self.last.evaluation.rewards))
+        last = None if self.last is None else self.last.evaluation
+        if last is not None and not last.cut:
+            # none was stuck, so it says what episodes take by now
+            limit_s = max(limit_s, 2 * num_episodes * last.seconds / len(last.rewards))
         return limit_s
 
     def cut_note(self) -> str:
