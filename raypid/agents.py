@@ -1016,7 +1016,7 @@ class PPO(Agent):
             batch_size: int = 128,
             sgd_batchsize: int = 128,
             lr: float = 0.0005,
-            gamma: float = 0.99,
+            gamma: float | None = None,
             normalize_observations: bool | None = None,
             normalize_rewards: bool = True,
             reward_scale: float = 1.0,

@@ -76,8 +76,8 @@ def test_none_may_be_written_as_a_word(name: str, word: str) -> None:
     for key in settings:
         assert attrgetter(key)(cls().replace({key: word})) is None
     assert cls().replace({"model.memory": "none"}).model.memory == "none"
-    with pytest.raises(ConfigError, match="gamma takes a number, not"):
-        cls().replace({"gamma": word})
+    with pytest.raises(ConfigError, match="lr takes a number, not"):
+        cls().replace({"lr": word})
 
 
 @pytest.mark.parametrize(

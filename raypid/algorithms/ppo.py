@@ -38,6 +38,9 @@ class PPOConfig(ActorCriticConfig):
     worker. none: 256; 64 or 128 where num_envs_per_worker is none and becomes 32 or 16."""
     batch_size: int = 128
     lr: float = 5e-4
+    gamma: float | None = tunable(None, 0.9, 0.9995, "log of 1 - x", also=(None,))  # type: ignore[assignment]
+    """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead. none: 0.998 where a TimeLimit ends episodes
+    after 501 to 1,000 steps, and observations are neither normalised nor images; else 0.99."""
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
     """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.92 if
     model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.95 if observations are normalised and actions
@@ -186,6 +189,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
             "fragment_length": (256, USUAL),
             "gae_lambda": gae_lambda,
             "clip": (0.2, USUAL),
+            "gamma": (0.99, USUAL),
             "model.hidden": (spec.hidden, USUAL),
             "entropy_coef": (entropy_coef, f"for {actions} actions"),
             "num_epochs": (num_epochs, f"for {actions} actions"),

@@ -70,6 +70,8 @@ class Sample:
     action_space: Space
     is_seeded: bool
     """Whether seeds decide what happens in it."""
+    time_limit: float
+    """Steps after which an episode is cut; infinite where none is known."""
     first: Tree | None = None
     """The observation [1, *] that an episode began with, if it was reset."""
     terminates: bool | None = None
@@ -107,7 +109,7 @@ def _sampling(spec: EnvSpec, looks: Looks) -> Iterator[Sample]:
     """Yield what is known of an environment: again after each further look."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads", "processes") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
-    found = Sample(vector.observation_space, vector.action_space, vector.is_seeded)
+    found = Sample(vector.observation_space, vector.action_space, vector.is_seeded, vector.time_limit)
     try:
         look = looks(found)
         yield found

@@ -371,7 +371,7 @@ class PythonVector(VectorEnv):
         self._limits.append(limit)
         if stream == 0:
             self._set_spaces(env.observation_space, env.action_space)
-            self.is_seeded = is_seeded(env)
+            self.is_seeded, self.time_limit = is_seeded(env), limit
         elif env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvError(
                 f"Environment {self._name}: stream {stream} has other spaces than stream 0 "

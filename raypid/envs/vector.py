@@ -71,6 +71,8 @@ class VectorEnv(ABC):
     """What steps the environments: native, envpool, ale, sync, async or threads; never auto."""
     is_seeded = True
     """Whether seeds decide what happens in the environments."""
+    time_limit = math.inf
+    """Steps after which Gymnasium's TimeLimit cuts an episode; infinite where there is none."""
 
     def __init__(self, spec: EnvSpec, name: str) -> None:
         self._spec, self._name = spec, name

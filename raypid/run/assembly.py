@@ -162,6 +162,8 @@ def new_run(
     return overlay(given, end), below
 
 
+LONG_EPISODES, FARSIGHTED = range(501, 1_001), 0.998
+"""Time limits, in steps, at which an open gamma looks half an episode ahead; and that gamma. Of what is cut later, most has no goal to reach."""
 WITH_THE_RUN = "a linear schedule ends with the run"
 """Why a schedule has the end that it has."""
 
@@ -503,6 +505,9 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
                 config.replace({name: True}).validate(open_end=True)
             except ConfigError:
                 chosen[name] = (False, "other settings forbid it")
+    as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
+    if attrgetter("gamma")(config) is None and as_they_are and first.time_limit in LONG_EPISODES:
+        chosen["gamma"] = (FARSIGHTED, f"episodes take up to {first.time_limit:,} steps")
     algorithm = ALGORITHMS.get(run)
     why = f"no episode terminates within {LOOK} random steps"
     if first.terminates is False:

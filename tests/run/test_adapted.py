@@ -134,6 +134,24 @@ def test_actor_critics_normalise_observations_without_bounds(run: str) -> None:
     assert adapted(run, "CartPole-v1")["normalize_observations"][0] is (run in ("PPO", "A3C", "APPO"))
 
 
+@pytest.mark.parametrize(
+    ("env", "settings", "gamma"),
+    [
+        ("LunarLander-v3", {}, 0.998), ("MountainCarContinuous-v0", {}, 0.998), ("LunarLander-v3", {"time_limit": 500}, 0.99),
+        ("Acrobot-v1", {}, 0.99), ("Acrobot-v1", {"time_limit": 501}, 0.998), ("BipedalWalker-v3", {}, 0.99), ("Hopper-v5", {}, 0.99),
+        ("Hopper-v5", {"normalize_observations": False}, 0.998), ("ALE/Pong-v5", {"time_limit": 1000, "vectorizer": "sync"}, 0.99),
+        (lambda: gymnasium.make("LunarLander-v3"), {}, 0.998), (lambda: gymnasium.make("LunarLander-v3").unwrapped, {}, 0.99),
+    ],
+)  # fmt: skip
+def test_ppo_looks_farther_ahead_in_long_episodes(env: Any, settings: dict[str, Any], gamma: float) -> None:
+    found = adapted("PPO", env, **settings)
+    assert found["gamma"][0] == gamma
+    assert "gamma" not in adapted("PPO", env, gamma=0.99, **settings) and "gamma" not in adapted("A2C", env, **settings)
+    with Agent("PPO", env=env, **SMALL, **settings) as agent:
+        assert agent.config.gamma == gamma
+        assert ("gamma 0.998" in agent.explain().adapted()) is (gamma == 0.998)
+
+
 @pytest.mark.parametrize("run", ["DQN", "SQN", "SAC", "R2D2"])
 def test_replay_normalises_observations_without_bounds(run: str) -> None:
     assert adapted(run, "CartPole-v1")["normalize_observations"] == (True, "observations have no bounds")
