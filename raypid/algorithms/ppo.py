@@ -46,8 +46,8 @@ class PPOConfig(ActorCriticConfig):
     model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.95 if observations are normalised and actions
     continuous; else 0.98."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
-    """Weight of the entropy bonus; none: 0.01 for discrete actions, 0 for continuous ones. Higher keeps the policy random for longer, so that it
-    explores more."""
+    """Weight of the entropy bonus; none: 0 for continuous actions, 0.05 for discrete ones if all observations are discrete, too, else 0.01. Higher
+    keeps the policy random for longer, so that it explores more."""
     normalize_rewards: bool = True
     num_epochs: int | None = tunable(None, 1, 20, "log", also=(None,))
     """Passes over a batch; none: 5 for discrete actions, 10 for continuous ones. More learn more from the same data, and move the policy farther from
@@ -179,6 +179,9 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     def for_spaces(cls, config: PPOConfig, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
         is_discrete = any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions)
         actions, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
+        entropy = (entropy_coef, f"for {actions} actions")
+        if is_discrete and all(leaf.kind.endswith("discrete") for leaf in spec.pipeline.leaves):
+            entropy = (0.05, "observations and actions are discrete")
         seen, desired_kl = ("are", 0.0) if spec.pipeline.normalize else ("are not", 0.01)
         scale = f"observations {seen} normalised"
         gae_lambda = (0.98, "for discrete actions")
@@ -191,7 +194,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
             "clip": (0.2, USUAL),
             "gamma": (0.99, USUAL),
             "model.hidden": (spec.hidden, USUAL),
-            "entropy_coef": (entropy_coef, f"for {actions} actions"),
+            "entropy_coef": entropy,
             "num_epochs": (num_epochs, f"for {actions} actions"),
             "desired_kl": (desired_kl, scale),
         }

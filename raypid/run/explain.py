@@ -99,6 +99,7 @@ class Row:
 _BY_ENVIRONMENT: dict[str, list[object]] = {
     "model.hidden": [(64, 64)],
     "model.log_std_init": [0.0],
+    "entropy_coef": [0.0, 0.01],
     "gamma": [0.99],
     "gae_lambda": [0.95, 0.98],
     "clip": [0.2],

@@ -134,6 +134,11 @@ def test_actor_critics_normalise_observations_without_bounds(run: str) -> None:
     assert adapted(run, "CartPole-v1")["normalize_observations"][0] is (run in ("PPO", "A3C", "APPO"))
 
 
+def test_ppo_explores_more_where_all_is_discrete() -> None:
+    assert adapted("PPO", "FrozenLake-v1")["entropy_coef"] == (0.05, "observations and actions are discrete")
+    assert adapted("PPO", "raypid/Catch-v0")["entropy_coef"] == (0.01, "for discrete actions")
+
+
 @pytest.mark.parametrize(
     ("env", "settings", "gamma"),
     [
