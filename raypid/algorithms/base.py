@@ -233,6 +233,9 @@ class Algorithm(ABC, Generic[ConfigT]):
     where_endless: ClassVar[Mapping[str, object]] = {}
     """Values of settings that are None, for environments with Box actions and observations without bounds where no episode terminates within some
     random steps. A run makes these steps unless the first of the settings is given."""
+    where_long: ClassVar[Mapping[str, object]] = {}
+    """Values of settings that are None, where the time limit is long (`raypid.run.assembly.LONG_EPISODES`) and observations are neither normalised
+    nor images. If the first of them is given, the others keep their usual values."""
     where_native: ClassVar[Mapping[str, object]] = {}
     """Values of settings that are None, where environments step as one vector of arrays; if one of these is given, the others keep their usual
     values."""

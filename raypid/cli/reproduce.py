@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LIST = "`raypid list tuned` shows all."
 _MOST_SEEDS = 1000
 _LARGEST_SEED = 2**31 - 1
-_WIDTHS = (10, 26, 22, 22)
+_WIDTHS = (10, 33, 22, 22)
 """Of the columns: seed, steps, return, seconds. A remark follows."""
 
 
@@ -157,7 +157,7 @@ def _show_row(seed: str, steps: int, seconds: float, mean_return: float, remark:
 
 def _show_cells(*cells: str) -> None:
     """Print a row of the table at once, also into a pipe."""
-    print("".join(f"{cell:{width}}" for cell, width in zip(cells, (*_WIDTHS, 0))).rstrip(), flush=True)
+    print("".join(f"{cell:{width - 2}}  " for cell, width in zip(cells, (*_WIDTHS, 2))).rstrip(), flush=True)
 
 
 def _remark(found: Measurement, recorded: Record | None) -> str:

@@ -47,7 +47,7 @@ MIN_PACE_SECONDS = 3.0
 
 # timing/<key>: (name, colour, glyph for terminals without colours, advice if it takes most of the time)
 PARTS = {
-    "env": ("environment", "blue", "█", "a faster vectorizer or more CPUs; if the CPUs idle, more workers or envs"),
+    "env": ("environment", "blue", "█", "a faster vectorizer (raypid check-env measures them), or more workers"),
     "inference": ("inference", "cyan", "▓", "more envs per worker, so larger batches"),
     "transport": ("transport", "magenta", "▒", "longer fragments, so fewer messages"),
     "learner": ("learner", "green", "▚", "fewer updates for each step or narrower layers"),

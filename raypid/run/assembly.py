@@ -162,8 +162,8 @@ def new_run(
     return overlay(given, end), below
 
 
-LONG_EPISODES, FARSIGHTED = range(501, 1_001), 0.998
-"""Time limits, in steps, at which an open gamma looks half an episode ahead; and that gamma. Of what is cut later, most has no goal to reach."""
+LONG_EPISODES = range(501, 1_001)
+"""Time limits, in steps, at which settings take the values of `where_long`."""
 WITH_THE_RUN = "a linear schedule ends with the run"
 """Why a schedule has the end that it has."""
 
@@ -505,10 +505,12 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
                 config.replace({name: True}).validate(open_end=True)
             except ConfigError:
                 chosen[name] = (False, "other settings forbid it")
-    as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
-    if attrgetter("gamma")(config) is None and as_they_are and first.time_limit in LONG_EPISODES:
-        chosen["gamma"] = (FARSIGHTED, f"episodes take up to {first.time_limit:,} steps")
     algorithm = ALGORITHMS.get(run)
+    as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
+    long = algorithm.where_long if as_they_are and first.time_limit in LONG_EPISODES else {}
+    if all(attrgetter(name)(config) is None for name in tuple(long)[:1]):
+        why = f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"
+        chosen |= {name: (value, why) for name, value in long.items() if attrgetter(name)(config) is None}
     why = f"no episode terminates within {LOOK} random steps"
     if first.terminates is False:
         for name, value in algorithm.where_endless.items():

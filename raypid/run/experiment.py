@@ -771,7 +771,10 @@ class Run:
         if self.agent.config.evaluation_interval == 0:
             return "none: nothing was evaluated (evaluation_interval is 0)"
         if not self.agent.num_episodes:
-            return "none: no episode has ended, so none was evaluated (time_limit ends them)"
+            steps = self.agent.timesteps // (
+                self.agent.config.num_envs_per_worker * max(1, self.agent.config.num_workers)
+            )
+            return f"none: no episode has ended within {steps:,} steps of each environment, so none was evaluated"
         return "none: the run ended before an evaluation did"
 
     def _below_known(self, reason: str) -> list[tuple[str, str]]:

@@ -101,6 +101,7 @@ _BY_ENVIRONMENT: dict[str, list[object]] = {
     "model.log_std_init": [0.0],
     "entropy_coef": [0.0, 0.01],
     "gamma": [0.99],
+    "num_epochs": [5, 10],
     "gae_lambda": [0.95, 0.98],
     "clip": [0.2],
     "num_envs_per_worker": [8, 16],
