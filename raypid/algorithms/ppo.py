@@ -50,8 +50,8 @@ class PPOConfig(ActorCriticConfig):
     keeps the policy random for longer, so that it explores more."""
     normalize_rewards: bool = True
     num_epochs: int | None = tunable(None, 1, 20, "log", also=(None,))
-    """Passes over a batch; none: 8 where an open gamma becomes 0.998, else 5 for discrete actions and 10 for continuous ones. More learn more from the same data, and move the policy farther from
-    the one that acted."""
+    """Passes over a batch; none: 8 where an open gamma becomes 0.998, else 5 for discrete actions and 10 for continuous ones. More learn more from
+    the same data, and move the policy farther from the one that acted."""
     clip: float | None = tunable(None, 0.1, 0.4, also=(None,))
     """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted. none: 0.15 if
     model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.2."""

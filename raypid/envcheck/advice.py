@@ -150,8 +150,10 @@ def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
         and config.vectorizer == "auto"
     ):
         yield Finding(
-            "note", "speed", f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it "
-            f"{best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast.", f"--vectorizer {best['vectorizer']}, or --num-workers {max(2, num_cores())}.",
+            "note", "speed",
+            f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it "
+            f"{best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast.",
+            f"--vectorizer {best['vectorizer']}, or --num-workers {max(2, num_cores())}.",
         )  # fmt: skip
     if step and (step["mean_s"] or 0) > SLOW_STEP_S:
         if auto and auto["waits"] and (config.vectorizer in ("auto", "threads", "async")):

@@ -348,7 +348,7 @@ class PlainLines(Progress):
             self.message(f"{text} ...")
 
     def _print_row(self, cells: Sequence[str]) -> None:
-        self.message("".join(f"{cell:>{width}}" for cell, width in zip(cells, self.WIDTHS.values(), strict=True)))
+        self.message("".join(f" {cell:>{width - 1}}" for cell, width in zip(cells, self.WIDTHS.values(), strict=True)))
 
     def message(self, text: str) -> None:
         print(text, file=self._file, flush=True)

@@ -17,8 +17,6 @@ CLOSE = 0.1
 """A return within this part of the known one is as good as that."""
 MIN_STEPS = 10_000
 """Environment steps below which a run is a trial, of which nobody expects anything."""
-FAIR = 0.25
-"""The part of the steps of the quickest recorded run that a run must have had, to be measured by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +44,13 @@ def known_return(settings: Mapping[str, object]) -> KnownReturn | None:
 
 
 def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> KnownReturn | None:
-    """The known return if `reached`, of evaluations, is well below it after a fair number of environment steps; else None."""
+    """The known return if `reached`, of evaluations, is well below it after as many environment steps as the quickest recorded run took; else
+    None."""
     known = known_return(settings) if steps >= MIN_STEPS else None
     if known is None or known.value - reached <= CLOSE * abs(known.value):
         return None
     quickest = min((record.steps.median for record in records(str(settings["env"]))), default=0.0)
-    return known if steps >= FAIR * quickest else None
+    return known if steps >= quickest else None
 
 
 class Remedy(NamedTuple):
