@@ -13,6 +13,7 @@ apart or more. A run that does not arrive is ended at half as much again as its 
 
 Every evaluation is a row of results/runs.csv, appended when its run ends; a second call goes on with what is missing. A run whose settings
 were others than today's is missing. results/defaults.md has the table.
+results/runs_before.csv.gz has, in the same columns, the runs of earlier settings and those that chose (`zcat`); no table is made from it.
 
 Peers need a Python environment of their own:
     pip install stable_baselines3==2.9.2 sbx-rl==0.28 "gymnasium[mujoco]" box2d==2.3.10 pygame       (SB)

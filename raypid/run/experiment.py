@@ -650,11 +650,14 @@ class Run:
                 )
         self._may_be_absent = ()
 
+    def _num_streams(self) -> int:
+        """Environments of all workers."""
+        return self.agent.config.num_envs_per_worker * max(1, self.agent.config.num_workers)
+
     def _tell_endless(self, result: Mapping[str, float]) -> None:
         """Say once that no episode has ended, which returns and evaluations wait for."""
         config = self.agent.config
-        streams = config.num_envs_per_worker * max(1, config.num_workers)
-        if self._told_endless or result["timesteps_total"] < NO_END_STEPS * streams:
+        if self._told_endless or result["timesteps_total"] < NO_END_STEPS * self._num_streams():
             return
         self._told_endless = True
         if not result["episodes_total"] and (config.time_limit or 0) < NO_END_STEPS:
@@ -771,9 +774,7 @@ class Run:
         if self.agent.config.evaluation_interval == 0:
             return "none: nothing was evaluated (evaluation_interval is 0)"
         if not self.agent.num_episodes:
-            steps = self.agent.timesteps // (
-                self.agent.config.num_envs_per_worker * max(1, self.agent.config.num_workers)
-            )
+            steps = self.agent.timesteps // self._num_streams()
             return f"none: no episode has ended within {steps:,} steps of each environment, so none was evaluated"
         return "none: the run ended before an evaluation did"
 
