@@ -872,15 +872,23 @@ class Config(Settings):
                 called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
-    def lacks_end(self) -> str:
-        """Return an error message if a schedule needs an end that the settings do not give, with what to do; "" otherwise."""
+    def lacks_end(self, timesteps: int = 0, run_end: int | None = None) -> str:
+        """Return an error message if a schedule has no end after `timesteps` environment steps, with what to do; "" otherwise.
+
+        Args:
+            run_end: the step at which the run ends, and with it schedules whose end the settings leave open; None: not known.
+        """
         return ""
+
+    def ended(self, timesteps: int) -> list[str]:
+        """Return the schedules, such as lr_schedule, that the settings let fall to 0 within `timesteps` environment steps."""
+        return []
 
     def validate(self, *, open_end: bool = False) -> None:
         """Check the values: `ranges`, then `own_checks`, of each class from Config on.
 
         Args:
-            open_end: whether a schedule may lack its end (`lacks_end`), which is known before training starts.
+            open_end: whether a schedule may lack its end (`lacks_end`), since the run has a stop or gets one.
 
         Raises:
             ConfigError: a value out of range.

@@ -125,7 +125,8 @@ class OptimizerConfig:
     lr_schedule: Literal["constant", "linear"] = "constant"
     """linear: the learning rate falls over schedule_steps. It ends at schedule_end * lr. constant: it stays at lr."""
     schedule_steps: int | None = None
-    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total, which must then be given (--stop N, fit(stop=N))."""
+    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total, which must then be given (--stop N, fit(stop=N),
+    train(num_train_steps=N)). A run that goes on to a later stop moves that end."""
     schedule_end: float = 0.0
     """What the setting is multiplied by at the end of a linear schedule. 0: it falls to nothing; 0.1: to a tenth."""
 
@@ -148,20 +149,32 @@ class OptimizerConfig:
             **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
         }
 
-    def lacks_end(self) -> str:
-        """What to do about a linear schedule without an end; "" if there is none (`Config.lacks_end`)."""
+    def lacks_end(self, timesteps: int = 0, run_end: int | None = None) -> str:
+        """Return what to do about a linear schedule without an end, or whose open end has passed; "" for nothing (`Config.lacks_end`)."""
         linear = self._linear()
         if not linear or self.schedule_steps:
             return ""
+        if run_end is None:
+            return (
+                f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with "
+                "which it then ends: fit(stop=100_000), --stop 100000."
+            )
+        if timesteps < run_end or self.schedule_end:
+            return ""
         return (
-            f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with which "
-            "it then ends: fit(stop=100_000), --stop 100000."
+            f"{linear[0]} linear fell to 0 at step {run_end:,}, the stop of the last run, so nothing more would be learnt. Give a later stop, "
+            f"which moves its end: train(num_train_steps=N), fit(stop=N). schedule_steps sets an end that stays; {linear[0]} constant has none."
         )
 
-    def lr_at(self, timesteps: int) -> float:
-        """Return the learning rate after `timesteps` environment steps."""
+    def ended(self, timesteps: int) -> list[str]:
+        """Return the schedules that fall to 0 within `timesteps` environment steps, by schedule_steps (`Config.ended`)."""
+        end = self.schedule_steps
+        return self._linear() if end and end <= timesteps and not self.schedule_end else []
+
+    def lr_at(self, timesteps: int, run_end: int | None = None) -> float:
+        """Return the learning rate after `timesteps` environment steps; `run_end` as in `Config.lacks_end`."""
         assert isinstance(self, Config)
-        return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps, self.schedule_end)
+        return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps or run_end, self.schedule_end)
 
 
 class FlatWeights(Protocol):
@@ -256,6 +269,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Running moments of the observations; None if observations are not normalised."""
     lr_factor = 1.0
     """Factor by which `scale_lr` has multiplied the learning rates of the user's settings."""
+    run_end: int | None = None
+    """Environment step at which linear schedules end that lack schedule_steps: the run's stop, moved by `end_schedules`; None: not known."""
 
     def __new__(cls, *given: object, **named: object) -> Algorithm[ConfigT]:
         """Refuse what an agent is made from: elsewhere `algorithms.ppo.PPO` is the agent.
@@ -335,7 +350,7 @@ class Algorithm(ABC, Generic[ConfigT]):
         """Return the learning rate after `timesteps` environment steps. The Config must inherit from OptimizerConfig."""
         config: Config = self.config
         assert isinstance(config, OptimizerConfig)
-        return config.lr_at(timesteps)
+        return config.lr_at(timesteps, self.run_end)
 
     def vital_signs(self, update: Update) -> dict[str, Scalar]:
         """Return numbers that are finite as long as learning is sound: name -> number. The run stops if one is not finite, and names the
@@ -351,8 +366,8 @@ class Algorithm(ABC, Generic[ConfigT]):
         return self.config.to_dict()
 
     def end_schedules(self, steps: int) -> None:
-        """Set the environment step at which linear schedules end."""
-        self.config = self.config.replace({"schedule_steps": steps})
+        """Set `run_end`: the environment step at which the run ends."""
+        self.run_end = steps
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates of the user's settings by `factor`. It replaces the factor of an earlier call."""

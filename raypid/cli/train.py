@@ -25,7 +25,7 @@ from raypid.modules import names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
-from raypid.stops import WORDS, called_here, read_stop
+from raypid.stops import STEPS, WORDS, called_here, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -453,7 +453,7 @@ def main(options: argparse.Namespace) -> int:
     overwrite = options.overwrite = options.overwrite or file.is_begun
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=overwrite)
     name, given, below, stop = (_saved if options.resume else _new)(options, file, given, stop)
-    config = resolve_config(name, given, below)
+    config = resolve_config(name, given, below, open_end=STEPS in stop)
     criteria = check_stop(stop, known_keys(name, config))
     if options.explain:
         return _explain(options, name, given, below, criteria, counts, notes)
@@ -526,7 +526,7 @@ def _explain(
     from raypid.run.explain import Row, explain
     from raypid.run.placement import look
 
-    resolved = resolve_settings(name, given, below)
+    resolved = resolve_settings(name, given, below, open_end=STEPS in stop)
     examined = examine(name, resolved.config, given=given)
     network = examined.network
     resolved.settle(examined.adapted)
@@ -539,7 +539,8 @@ def _explain(
     if not out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     changes = _changes_with(options.resume, config, stop) if options.resume else []
-    found = explain(name, config, resolved.sources, network, changes, about, planned)
+    end = int(stop[STEPS]) if STEPS in stop else None
+    found = explain(name, config, resolved.sources, network, changes, about, planned, end)
     notes = [*notes, *renamed(given), *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
@@ -780,7 +781,7 @@ def _new(
     options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
 ) -> tuple[str, Given, Given, Mapping[str, object]]:
     """Return algorithm, settings given, those below (recorded or tuned), and stop criteria of a new run."""
-    from raypid.run.assembly import new_run
+    from raypid.run.assembly import settings_below
 
     name, stop = options.run, stop or {}
     if name is None:
@@ -790,7 +791,7 @@ def _new(
         )
     if not overlay(file.recorded, given).get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    return name, *new_run(name, given, file, options.tuned, stop), stop
+    return name, given, settings_below(name, given, file, options.tuned), stop
 
 
 def _saved(

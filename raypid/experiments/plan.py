@@ -32,12 +32,13 @@ from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.reporting.lineage import LINEAGE
-from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, schedule_end, tuned_settings
+from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
 from raypid.run.experiment import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
 from raypid.run_file import OPTIONS
 from raypid.runtime.resources import num_cores, num_gpus
+from raypid.stops import STEPS
 from raypid.trust import check_names
 
 PLAN = "experiment.json"
@@ -102,15 +103,13 @@ def plan(experiment: Experiment) -> list[Trial]:
         own = {} if seed is None else {"seed": seed}
         varied = {**variant.varied, **(own if len(seeds) > 1 else {})}
         settings = {**variant.settings, **own}
-        below = _below(experiment, settings)
-        settings |= schedule_end({**below, **settings}, experiment.stop)
         trial = Trial(
             index=index,
             name=(name := names.of(index, {key: x for key, x in varied.items() if key not in changing})),
             run=experiment.run,
             settings=settings,
             stop={},
-            below=below,
+            below=_below(experiment, settings),
             varied=varied,
             folder=experiment.out / name,
             resources=experiment.resources,
@@ -201,7 +200,7 @@ def _settled(
     """The settings in force, and the stop criteria as numbers; `which` begins messages."""
     where = experiment.where
     try:
-        config = resolve_config(experiment.run, settings, below)
+        config = resolve_config(experiment.run, settings, below, open_end=STEPS in experiment.stop)
     except ConfigError as error:
         raise where.error(f"{which}{error}", where.blamed(str(error))) from None
     try:
@@ -512,5 +511,5 @@ def rows_of(trials: Sequence[Trial]) -> Iterator[list[str]]:
     yield ["trial", *(short[key] for key in varied), "CPUs"]
     for trial in trials:
         values = [short_value(trial.varied[key]) if key in trial.varied else "" for key in varied]
-        config = resolve_config(trial.run, trial.settings, trial.below)
+        config = resolve_config(trial.run, trial.settings, trial.below, open_end=True)
         yield [f"{trial.index:03d}", *values, f"{(trial.resources or {}).get('cpu', cpus_of(config)):g}"]

@@ -274,7 +274,7 @@ class Learner:
         self._check_given(CheckpointError)
 
     def end_schedules(self, steps: int) -> None:
-        """Let linear schedules end at this environment step."""
+        """Let linear schedules whose end the settings leave open end at this environment step."""
         self.algorithm.end_schedules(steps)
 
     def scale_lr(self, factor: float) -> None:

@@ -66,7 +66,7 @@ class Agent(Training):
         Args:
             stop: the total of environment steps at which to end, or {key of a result: value}; the first that is reached ends the run.
                 Without it the run goes on with the criteria of the last `fit`, or until Ctrl-C. A linear schedule without schedule_steps
-                ends at the first such total.
+                ends at this total, also if the agent goes on from an earlier one.
             out: the run's folder; by default the agent's, or a new one under runs/.
             overwrite: replace the run in that folder.
             quiet: show only what goes wrong, on stderr.
@@ -92,7 +92,6 @@ class Agent(Training):
         )
         check_counts(options)
         folder = self._folder_for(out, overwrite)
-        self.end_schedules(criteria)
         run = self._run_in(folder, options, quiet)
         if run.reached():
             return run()
@@ -111,9 +110,11 @@ class Agent(Training):
         from raypid.run.experiment import Run
 
         before, self.out = self.out, folder
-        run = Run(self, options, progress_here(options.stop, quiet, self._shown_before))
+        try:
+            run = Run(self, options, progress_here(options.stop, quiet, self._shown_before))
+        finally:
+            self.out = before
         run.python, run.notebook = True, in_notebook()
-        self.out = before
         if folder == self._fitted and self.iteration > self._fitted_to:
             self.notes.append(
                 f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."

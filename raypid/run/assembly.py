@@ -24,7 +24,7 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.arguments import arguments
 from raypid.callbacks import Callbacks, check_hooks
-from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, is_none, overlay, sources_by_setting
+from raypid.config import Config, ConfigError, Given, Source, given_names, gpu_ids, overlay, sources_by_setting
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, is_native, only_spaces
@@ -145,36 +145,14 @@ def check_tuned(tuned: bool | str, below: Mapping[str, object]) -> None:
         )
 
 
-def new_run(
-    run: str, given: Mapping[str, object], file: RunFile, tuned: bool | str, stop: Mapping[str, object]
-) -> tuple[Given, Given]:
-    """The settings of a new run in two layers: those given, and those below, which a file has recorded or which are tuned.
-
-    A linear schedule ends with the run, unless settings say when.
-    """
-    below = file.recorded
-    check_tuned(tuned, below)
-    if "schedule_steps" in below and below["schedule_steps"] == (file.stop or {}).get("timesteps_total"):
-        below = below.without("schedule_steps")
-    if tuned is not False:
-        below = with_tuned(run, tuned, below, given)
-    end = Given(schedule_end(overlay(below, given), stop), "adapted", WITH_THE_RUN)
-    return overlay(given, end), below
+def settings_below(run: str, given: Mapping[str, object], file: RunFile, tuned: bool | str) -> Given:
+    """The settings below those given for a new run: those that a file has recorded, or tuned ones."""
+    check_tuned(tuned, file.recorded)
+    return file.recorded if tuned is False else with_tuned(run, tuned, file.recorded, given)
 
 
 LONG_EPISODES = range(501, 1_001)
 """Time limits, in steps, at which settings take the values of `where_long`."""
-WITH_THE_RUN = "a linear schedule ends with the run"
-"""Why a schedule has the end that it has."""
-
-
-def schedule_end(settings: Mapping[str, object], stop: Mapping[str, object]) -> dict[str, int]:
-    """The setting by which a linear schedule ends with the run, unless `settings` say when."""
-    linear = "linear" in (settings.get("lr_schedule"), settings.get("clip_schedule"))
-    is_open = is_none(settings.get("schedule_steps"))
-    if linear and is_open and isinstance(steps := stop.get("timesteps_total"), (int, float)):
-        return {"schedule_steps": int(steps)}
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +181,17 @@ class Resolved:
                 self.adapt(name, value, why)
 
 
-def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
+def resolve_config(
+    run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None, *, open_end: bool = False
+) -> Config:
     """The algorithm's Config with `settings` over its defaults, checked. A seed is drawn if none is given.
 
-    `below` are settings that nobody gave for this run: those of a checkpoint, or tuned ones.
+    `below` are settings that nobody gave for this run: those of a checkpoint, or tuned ones. `open_end` as in `Config.validate`.
 
     Raises:
         ConfigError: a setting that does not exist or does not fit, or would have no effect.
     """
-    return resolve_settings(run, settings, below).config
+    return resolve_settings(run, settings, below, open_end=open_end).config
 
 
 def resolve_settings(

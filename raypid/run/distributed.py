@@ -124,7 +124,7 @@ class DistributedAgent:
             settings["num_envs_per_worker"] = math.ceil(entry.num_envs / (num_actors if entry.shared else 1))
         self.settings, self.given = settings, given
         """As `raypid.Agent` takes them: settings of this class, and the user's over them."""
-        self.config = resolve_config(self.algorithm, given, settings)
+        self.config = resolve_config(self.algorithm, given, settings, open_end=True)
         self._check_storages()
         self.algorithm_instance: Algorithm[Config] | None = None
         """In a learner's process: the algorithm with its networks. None elsewhere."""

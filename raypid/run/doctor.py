@@ -428,6 +428,24 @@ def exploration(record: Record) -> Findings:
     yield Finding("learning", "warning", text, numbers, "Raise entropy_coef, or lower lr.")
 
 
+def schedules(record: Record) -> Findings:
+    """Linear schedules that fell to 0 by schedule_steps while the run went on."""
+    end, step = record.setting("schedule_steps"), record.column("timesteps_total")
+    names = [name for name in ("lr_schedule", "clip_schedule") if record.params.get(name) == "linear"]
+    if not names or end is None or record.setting("schedule_end"):
+        return
+    changes = read_changes(record.params.get(CHANGES))
+    since = [change["step"] for change in changes if change["key"] in (*names, "schedule_steps", "schedule_end")]
+    over = step[step > max([end, *since])]
+    if len(over) < 2:  # the last iteration of a run goes a little beyond its stop
+        return
+    settings = " and ".join(name.removesuffix("_schedule") for name in names)
+    text = f"Nothing was learnt from step {over[0]:,.0f} on: {settings} fell to 0 by then ({names[0]} linear, schedule_steps {end:,.0f})."
+    numbers = {"since_step": float(over[0]), "steps": float(over[-1] - over[0]), "schedule_steps": end}
+    advice = f"A larger schedule_steps, or {names[0]} constant, beside --resume goes on learning."
+    yield Finding("learning", "warning", text, numbers, advice)
+
+
 def updates(record: Record) -> Findings:
     """Updates that change the policy far more than is usual, or not at all; values that explain nothing where nothing is learnt."""
     kl, clipped = record.finite("learner/kl"), record.finite("learner/clip_fraction")
@@ -678,7 +696,7 @@ def changed(record: Record) -> Findings:
 
 
 CHECKS: tuple[Callable[[Record], Findings], ...] = (
-    changed, divergence, best_policy, returns, exploration, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
+    changed, divergence, best_policy, returns, exploration, schedules, updates, episodes, damage, end, losses, stale, evaluations, binding, course,
     ratio, crowding, below_known,
 )  # fmt: skip
 

@@ -48,6 +48,7 @@ from raypid.run.post_mortem import DIVERGED
 from raypid.run.training import Training, totals_of
 from raypid.run_file import OPTIONS, PROGRAM
 from raypid.runtime.handle import ClusterLost
+from raypid.stops import STEPS
 
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -175,6 +176,19 @@ def further(stop: Mapping[str, float], reached: Mapping[str, float]) -> dict[str
     return {key: int(goal) if goal == int(goal) else goal for key, goal in longer.items()}
 
 
+def going_on(config: Config, stop: Mapping[str, float], timesteps: int, *, python: bool) -> list[str]:
+    """The arguments, or flags, by which a run goes on from `timesteps` to these stop criteria, and learns until then."""
+    words: dict[str, str] = {}
+    if stop:
+        one: object = stop[STEPS] if stop.keys() == {STEPS} else dict(stop)
+        words["stop"] = str(one) if python else shlex.quote(json.dumps(stop))
+        if config.ended((steps := int(stop.get(STEPS, 2 * timesteps))) - 1):
+            words["schedule_steps"] = str(steps)
+    if python:
+        return [f"{name}={text}" for name, text in words.items()]
+    return [f"--{name.replace('_', '-')} {text}" for name, text in words.items()]
+
+
 def quoted(command: str, folder: Path) -> str:
     """The command with the folder, as a shell takes it."""
     return f"{command} {shlex.quote(str(folder))}"
@@ -215,19 +229,15 @@ def left_alone(
     with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever goes on says what is wrong with the checkpoint
         totals = totals_of(checkpoint.read_manifest(checkpoint.find(folder))["counters"])
     reached = met(stop, totals) if totals.get("training_iteration") else ""
-    return _as_it_is(folder, stop, totals, reached, python=python) if reached else None
+    return _as_it_is(folder, config, stop, totals, reached, python=python) if reached else None
 
 
 def _as_it_is(
-    folder: Path, stop: Mapping[str, float], totals: dict[str, float], reached: str, *, python: bool
+    folder: Path, config: Config, stop: Mapping[str, float], totals: dict[str, float], reached: str, *, python: bool
 ) -> tuple[Outcome, str]:
     """How a run ended that is at its stop, and what to say of it."""
-    longer = further(stop, totals)
-    if python:
-        steps = longer.get("timesteps_total") if len(longer) == 1 else None
-        how = f"stop={longer if steps is None else steps}"
-    else:
-        how = f"{quoted('raypid train --resume', folder)} --stop {shlex.quote(json.dumps(longer))}"
+    words = going_on(config, further(stop, totals), int(totals[STEPS]), python=python)
+    how = ", ".join(words) if python else " ".join([quoted("raypid train --resume", folder), *words])
     saved, best = checkpoint.latest(folder / "checkpoints"), BestPolicy(folder)
     if saved is not None:
         best.load()
@@ -249,6 +259,7 @@ class Run:
         self.agent, self.options, self.progress = agent, options, progress
         known = known_keys(agent.run, agent.config)
         self.stop = check_stop(options.stop, known)
+        agent.end_schedules(self.stop.get(STEPS))
         self._may_be_absent = known.open
         """Beginnings of stop criteria of which nobody knows in advance whether they will be reported."""
         self.folder = agent.default_out()
@@ -305,6 +316,11 @@ class Run:
         options = self.options
         agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
         agent.write_losses_to(self.folder)
+        if over := agent.config.ended(max(agent.timesteps, int(self.stop.get(STEPS, 0)) - 1)):
+            agent.notes.append(
+                f"{over[0]} linear falls to 0 by schedule_steps: nothing is learnt after that step. A larger schedule_steps, or {over[0]} "
+                "constant, goes on learning."
+            )
         if resumed:
             self.best.load()
             self._note_stop()
@@ -333,7 +349,8 @@ class Run:
 
     def _left_alone(self, reached: str) -> Outcome:
         """Say that there is nothing to do. Nothing is written."""
-        outcome, said = _as_it_is(self.folder, self.stop, self.agent.totals(), reached, python=self.python)
+        agent = self.agent
+        outcome, said = _as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=self.python)
         self.progress.note(said)
         self.agent.detach()
         if self.closes_agent:
@@ -808,8 +825,8 @@ class Run:
         if films(self.agent.config.env):
             commands = [f"{commands[0]} --video {shlex.quote(str(self.folder / 'video.mp4'))}"]
         if not self.agent.has_own_program:
-            more = f" --stop {shlex.quote(json.dumps(stop))}" if stop else ""
-            commands.append(quoted("raypid train --resume", self.folder) + more)
+            words = going_on(self.agent.config, stop, self.agent.timesteps, python=False)
+            commands.append(" ".join([quoted("raypid train --resume", self.folder), *words]))
         return commands
 
     def _speaks_python(self) -> bool:
@@ -820,8 +837,7 @@ class Run:
         """The call that goes on with this run."""
         settings = self.agent.plain_config()
         given = [f"{key}={str(settings[key]).partition(':')[2]}" for key in _of_main(settings)]
-        steps = (stop or {}).get("timesteps_total") if len(stop or {}) == 1 else None
-        given += [f"stop={dict(stop) if steps is None else steps}"] if stop else []
+        given += going_on(self.agent.config, stop or {}, self.agent.timesteps, python=True)
         return f"raypid.train(resume={', '.join([repr(str(self.folder)), *given])})"
 
     def _effort(self) -> list[tuple[str, str]]:

@@ -180,6 +180,7 @@ def explain(
     changes: Sequence[Change] = (),
     about: Sequence[Row] = (),
     plan: Plan | None = None,
+    run_end: int | None = None,
 ) -> Explanation:
     """Explain the settings of a run.
 
@@ -189,9 +190,12 @@ def explain(
         network: what the environment's spaces made of the model's.
         about: rows for what is no setting: algorithm, stop criteria, folder.
         plan: what goes where.
+        run_end: environment step at which the run stops; None: not known.
     """
     default = ALGORITHMS.get(run).Config()
     chosen = _chosen(run, config, network)
+    if run_end is not None and config.lacks_end():
+        chosen["schedule_steps"] = run_end, "a linear schedule ends with the run"
     rows = list(about)
     for name in _names(default):
         found, value = list(sources.get(name, ())), attrgetter(name)(config)

@@ -15,7 +15,7 @@ from raypid.phases import Phases
 from raypid.reporting.logger import read_params
 from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
-from raypid.run.assembly import new_run, resolve_config
+from raypid.run.assembly import resolve_config, settings_below
 from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
@@ -23,7 +23,7 @@ from raypid.run.known_return import tuned_runs_here
 from raypid.run.saved import begun_run, check_algorithm, saved_run
 from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
 from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
-from raypid.stops import read_stop, stop_with
+from raypid.stops import STEPS, read_stop, stop_with
 from raypid.tuned import TUNED
 
 
@@ -147,9 +147,10 @@ def _new(
     criteria = read_stop(stop)
     if name is None:
         return _distributed(run, given, tuned)
-    above, below = new_run(name, given, file, tuned, criteria)
-    check_stop(criteria, known_keys(name, resolve_config(name, above, below)))
-    return _agent_class(run)(run=name, config=above, below=below)
+    below = settings_below(name, given, file, tuned)
+    config = resolve_config(name, given, below, open_end=STEPS in criteria)
+    check_stop(criteria, known_keys(name, config))
+    return _agent_class(run)(run=name, config=given, below=below)
 
 
 def _distributed(run: Any, given: Mapping[str, Any], tuned: bool | str) -> DistributedAgent:
@@ -213,9 +214,10 @@ def _check_resumed(
     _, manifest = saved_run(folder, given, run=name, trust=trust)
     check_algorithm(folder, manifest["algorithm"], name)
     saved = read_params(folder).get("stop")
-    stop = (saved if isinstance(saved, Mapping) else {}) if stop is None else stop
-    config: Config = resolve_config(manifest["algorithm"], given, {**manifest["config"], "init_from": None})
-    return check_stop(read_stop(stop), known_keys(manifest["algorithm"], config)), config
+    stop = read_stop((saved if isinstance(saved, Mapping) else {}) if stop is None else stop)
+    below = {**manifest["config"], "init_from": None}
+    config: Config = resolve_config(manifest["algorithm"], given, below, open_end=STEPS in stop)
+    return check_stop(stop, known_keys(manifest["algorithm"], config)), config
 
 
 def _hints(agent: Agent, resumed: bool, tuned: bool | str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import weakref
 from abc import ABCMeta
@@ -22,7 +23,6 @@ from raypid.config import (
     Config,
     ConfigError,
     Given,
-    Source,
     canonical,
     check_known,
     overlay,
@@ -51,7 +51,6 @@ from raypid.roles.rollout import Rollout
 from raypid.run import loops
 from raypid.run.assembly import (
     TO_FIT,
-    WITH_THE_RUN,
     Resolved,
     RunProgram,
     assemble,
@@ -59,7 +58,6 @@ from raypid.run.assembly import (
     entry_name,
     new_run_folder,
     resolve_settings,
-    schedule_end,
     with_tuned,
 )
 from raypid.run.evaluation import Played
@@ -106,7 +104,7 @@ def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
     Raises:
         ValueError, KeyError: one is missing or cannot be.
     """
-    for name in (*_COUNTERS, *({"owed_updates", "rollbacks"} & counters.keys())):
+    for name in (*_COUNTERS, *({"owed_updates", "rollbacks", "run_end"} & counters.keys())):
         if not 0 <= counters[name] < 2**53:
             raise ValueError(f"the counter {name!r} is {shown(counters[name])}")
     return counters
@@ -293,6 +291,8 @@ class Training(metaclass=_Answering):
         self.gone_back = ""
         """What the last save is not of the newest state of, where learners or replay buffers were gone, in sentences."""
         self._buffers_gone = False
+        self.run_end: int | None = None
+        """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
 
     def _algorithm(self, given: Sequence[object], run: object) -> str | None:
         """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
@@ -399,7 +399,9 @@ class Training(metaclass=_Answering):
         """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
         from raypid.run.explain import explain
 
-        return explain(self.run, self.config, self.sources, self.network, self.changes, plan=self.plan)
+        return explain(
+            self.run, self.config, self.sources, self.network, self.changes, plan=self.plan, run_end=self.run_end
+        )
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -407,21 +409,25 @@ class Training(metaclass=_Answering):
     def train(self, num_train_steps: int | None = None) -> dict[str, float]:
         """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result.
 
+        A linear schedule without schedule_steps ends with the last `fit`, or with these steps if they go further.
+
         Raises:
             Diverged: weights, losses or actions are no longer finite, and on_divergence is stop or max_rollbacks are used up.
             Halted: within `fit`, the run should have ended a while ago.
-            ConfigError: a linear schedule has no end.
+            ConfigError: a linear schedule has no end, or has fallen to 0 at the stop of the last `fit`.
         """
         self.check_open()
-        if told := self.config.lacks_end():
-            raise ConfigError(told)
         steps: object = num_train_steps
         if steps is not None and not (isinstance(steps, (int, float, np.integer)) and steps >= 0):
             raise ConfigError(f"num_train_steps takes a number of environment steps, at least 0, not {shown(steps)}.")
+        goal = None if num_train_steps is None else self.timesteps + num_train_steps
+        if goal is not None and goal > max(self.timesteps, self.run_end or 0):
+            self.end_schedules(goal)
+        if told := self.config.lacks_end(self.timesteps, self.run_end):
+            raise ConfigError(told)
         if not self._in_hooks:
             self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
         self._policy_is_current = False
-        goal = None if num_train_steps is None else self.timesteps + num_train_steps
         result: dict[str, float] = {}
         while goal is None or self.timesteps < goal:
             if self.config.on_divergence == "rollback" and self._last_save is None:
@@ -464,19 +470,18 @@ class Training(metaclass=_Answering):
             self.context.replay.source.forget()
         self.context.losses.tell(f"{what} That update is left out.")
 
-    def end_schedules(self, stop: Mapping[str, float]) -> None:
-        """Let linear schedules whose end the settings leave open end with the run, whose stop criteria these are.
+    def end_schedules(self, steps: float | None) -> None:
+        """Let linear schedules whose end the settings leave open end with the run, which stops at this environment step.
 
         Raises:
-            ConfigError: the run does not stop at a number of steps.
+            ConfigError: there is such a schedule, and `steps` is None.
         """
-        if end := schedule_end(self.config.to_dict(), stop):
-            steps = end["schedule_steps"]
-            setattr(self.config, "schedule_steps", steps)  # noqa: B010
-            self.sources.setdefault("schedule_steps", []).append(Source("adapted", WITH_THE_RUN, steps))
-            self.backend.get(self.context.learner.submit(Learner.end_schedules, steps))
-        elif told := self.config.lacks_end():
+        if not (told := self.config.lacks_end()):
+            return
+        if steps is None:
             raise ConfigError(told)
+        self.run_end = math.ceil(steps)
+        self.backend.get(self.context.learner.submit(Learner.end_schedules, self.run_end))
 
     # -- divergence ------------------------------------------------------------------------------------------------
 
@@ -512,10 +517,11 @@ class Training(metaclass=_Answering):
     def _roll_back(self) -> None:
         """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
         assert self._last_save is not None
-        rollbacks, elapsed_s = self.rollbacks + 1, self.time_total_s
+        rollbacks, elapsed_s, run_end = self.rollbacks + 1, self.time_total_s, self.run_end
         score = checkpoint.read_manifest(self._last_save).get("score")
         self.restore(self._last_save)
         self.time_total_s = elapsed_s
+        self.end_schedules(run_end)
         self._slow_down(rollbacks)
         for name, rate in self.config.learning_rates().items():
             self.note_change(name, rate * 0.5 ** (rollbacks - 1), rate * 0.5**rollbacks, ROLLBACK)
@@ -975,7 +981,8 @@ class Training(metaclass=_Answering):
         owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.owed}
         counts = {"iteration": self.iteration, "num_episodes": self.num_episodes, "num_updates": self.num_updates}
         saved = {"num_saves": self.num_saves, "time_total_s": self.time_total_s}
-        return {"timesteps_total": self.timesteps, **counts, **saved, **owed, "rollbacks": self.rollbacks}
+        end = {} if self.run_end is None else {"run_end": self.run_end}
+        return {"timesteps_total": self.timesteps, **counts, **saved, **owed, "rollbacks": self.rollbacks, **end}
 
     @other_words(dict.fromkeys(("folder", "checkpoint_dir"), "path"))
     def restore(self, path: str | Path) -> None:
@@ -1006,6 +1013,8 @@ class Training(metaclass=_Answering):
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
         self._take_counters(counters)
+        if run_end := counters.get("run_end"):
+            self.end_schedules(run_end)
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._take_history(manifest)
         self._last_save = folder
