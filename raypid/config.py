@@ -872,17 +872,17 @@ class Config(Settings):
                 called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
-    def lacks_end(self, timesteps: int = 0, run_end: int | None = None) -> str:
-        """Return an error message if a schedule has no end after `timesteps` environment steps, with what to do; "" otherwise.
-
-        Args:
-            run_end: the step at which the run ends, and with it schedules whose end the settings leave open; None: not known.
-        """
+    def lacks_end(self) -> str:
+        """Return an error message if a schedule needs an end that the settings do not give, with what to do; "" otherwise."""
         return ""
 
-    def ended(self, timesteps: int) -> list[str]:
-        """Return the schedules, such as lr_schedule, that the settings let fall to 0 within `timesteps` environment steps."""
-        return []
+    def ended(self, timesteps: int, run_end: int | None = None) -> str:
+        """Return a message if a schedule has fallen to 0 after `timesteps` environment steps, with what to do; "" otherwise.
+
+        Args:
+            run_end: the step at which schedules end that need an end (`lacks_end`); None: not known.
+        """
+        return ""
 
     def validate(self, *, open_end: bool = False) -> None:
         """Check the values: `ranges`, then `own_checks`, of each class from Config on.

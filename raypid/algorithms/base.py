@@ -149,30 +149,28 @@ class OptimizerConfig:
             **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
         }
 
-    def lacks_end(self, timesteps: int = 0, run_end: int | None = None) -> str:
-        """Return what to do about a linear schedule without an end, or whose open end has passed; "" for nothing (`Config.lacks_end`)."""
+    def lacks_end(self) -> str:
+        """What to do about a linear schedule without an end; "" if there is none (`Config.lacks_end`)."""
         linear = self._linear()
         if not linear or self.schedule_steps:
             return ""
-        if run_end is None:
-            return (
-                f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with "
-                "which it then ends: fit(stop=100_000), --stop 100000."
-            )
-        if timesteps < run_end or self.schedule_end:
-            return ""
         return (
-            f"{linear[0]} linear fell to 0 at step {run_end:,}, the stop of the last run, so nothing more would be learnt. Give a later stop, "
-            f"which moves its end: train(num_train_steps=N), fit(stop=N). schedule_steps sets an end that stays; {linear[0]} constant has none."
+            f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with which "
+            "it then ends: fit(stop=100_000), --stop 100000."
         )
 
-    def ended(self, timesteps: int) -> list[str]:
-        """Return the schedules that fall to 0 within `timesteps` environment steps, by schedule_steps (`Config.ended`)."""
-        end = self.schedule_steps
-        return self._linear() if end and end <= timesteps and not self.schedule_end else []
+    def ended(self, timesteps: int, run_end: int | None = None) -> str:
+        """What to do about a linear schedule that has fallen to 0; "" if none has (`Config.ended`)."""
+        linear, end = self._linear(), self.schedule_steps or run_end
+        if not linear or end is None or timesteps < end or self.schedule_end:
+            return ""
+        later = (
+            "A larger schedule_steps" if self.schedule_steps else "A later stop (train(num_train_steps=N), fit(stop=N))"
+        )
+        return f"{linear[0]} linear is 0 from step {end:,} on, where nothing is learnt. {later} moves that end, {linear[0]} constant has none."
 
     def lr_at(self, timesteps: int, run_end: int | None = None) -> float:
-        """Return the learning rate after `timesteps` environment steps; `run_end` as in `Config.lacks_end`."""
+        """Return the learning rate after `timesteps` environment steps; `run_end` as in `Config.ended`."""
         assert isinstance(self, Config)
         return self.lr * schedule(self.lr_schedule, timesteps, self.schedule_steps or run_end, self.schedule_end)
 

@@ -781,7 +781,7 @@ def _new(
     options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
 ) -> tuple[str, Given, Given, Mapping[str, object]]:
     """Return algorithm, settings given, those below (recorded or tuned), and stop criteria of a new run."""
-    from raypid.run.assembly import settings_below
+    from raypid.run.assembly import with_tuned
 
     name, stop = options.run, stop or {}
     if name is None:
@@ -791,7 +791,7 @@ def _new(
         )
     if not overlay(file.recorded, given).get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    return name, given, settings_below(name, given, file, options.tuned), stop
+    return name, given, with_tuned(name, options.tuned, file.recorded, given), stop
 
 
 def _saved(

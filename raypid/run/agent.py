@@ -109,11 +109,7 @@ class Agent(Training):
         from raypid.reporting.streams import in_notebook
         from raypid.run.experiment import Run
 
-        before, self.out = self.out, folder
-        try:
-            run = Run(self, options, progress_here(options.stop, quiet, self._shown_before))
-        finally:
-            self.out = before
+        run = Run(self, options, progress_here(options.stop, quiet, self._shown_before), folder)
         run.python, run.notebook = True, in_notebook()
         if folder == self._fitted and self.iteration > self._fitted_to:
             self.notes.append(

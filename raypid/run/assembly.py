@@ -13,7 +13,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -64,9 +64,6 @@ from raypid.saved_settings import settings_for
 from raypid.spaces import Space
 from raypid.tuned import TUNED
 from raypid.types import Weights
-
-if TYPE_CHECKING:
-    from raypid.run_file import RunFile
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 Adapted: TypeAlias = dict[str, tuple[object, str]]
@@ -126,29 +123,21 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
 
 
 def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
-    """The settings below those given, with tuned ones over them."""
-    env = overlay(below, given).get("env")
-    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
-    return overlay(below, Given(tuned_settings(run, env, tuned), "tuned", about))
-
-
-def check_tuned(tuned: bool | str, below: Mapping[str, object]) -> None:
-    """Refuse tuned settings beside all those of a run, of which nobody could say which should win.
+    """The settings below those given, with tuned ones over them if these are asked for.
 
     Raises:
-        ConfigError: both were given.
+        ConfigError: both tuned settings and all those of a run, of which nobody could say which should win.
     """
-    if tuned is not False and below:
+    if tuned in (False, None):
+        return overlay(below, {})
+    if below:
         raise ConfigError(
             "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
             "with tuned settings repeats with them.)"
         )
-
-
-def settings_below(run: str, given: Mapping[str, object], file: RunFile, tuned: bool | str) -> Given:
-    """The settings below those given for a new run: those that a file has recorded, or tuned ones."""
-    check_tuned(tuned, file.recorded)
-    return file.recorded if tuned is False else with_tuned(run, tuned, file.recorded, given)
+    env = given.get("env")
+    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
+    return Given(tuned_settings(run, env, tuned), "tuned", about)
 
 
 LONG_EPISODES = range(501, 1_001)

@@ -253,16 +253,16 @@ def _is_stop(value: object) -> bool:
 
 
 class Run:
-    """Trains an agent until a stop criterion is met or Ctrl-C ends it."""
+    """Trains an agent until a stop criterion is met or Ctrl-C ends it. `folder` is the run's; by default the agent's."""
 
-    def __init__(self, agent: Training, options: RunOptions, progress: Progress) -> None:
+    def __init__(self, agent: Training, options: RunOptions, progress: Progress, folder: Path | None = None) -> None:
         self.agent, self.options, self.progress = agent, options, progress
         known = known_keys(agent.run, agent.config)
         self.stop = check_stop(options.stop, known)
         agent.end_schedules(self.stop.get(STEPS))
         self._may_be_absent = known.open
         """Beginnings of stop criteria of which nobody knows in advance whether they will be reported."""
-        self.folder = agent.default_out()
+        self.folder = folder or agent.default_out()
         self.best = BestPolicy(self.folder)
         self.result: dict[str, float] = {}
         """The last iteration's."""
@@ -316,11 +316,8 @@ class Run:
         options = self.options
         agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
         agent.write_losses_to(self.folder)
-        if over := agent.config.ended(max(agent.timesteps, int(self.stop.get(STEPS, 0)) - 1)):
-            agent.notes.append(
-                f"{over[0]} linear falls to 0 by schedule_steps: nothing is learnt after that step. A larger schedule_steps, or {over[0]} "
-                "constant, goes on learning."
-            )
+        if told := agent.config.ended(max(agent.timesteps, int(self.stop.get(STEPS, 0)) - 1)):
+            agent.notes.append(told)
         if resumed:
             self.best.load()
             self._note_stop()
@@ -561,8 +558,7 @@ class Run:
 
     def _goes_on(self) -> str:
         own = self.agent.has_own_program
-        shell = quoted("raypid train --resume", self.folder)
-        how = f"restore({str(self.folder)!r})" if own else self._resuming() if self._speaks_python() else shell
+        how = f"restore({str(self.folder)!r})" if own else self._resuming({})
         return f"`{how}` goes on"
 
     def _goes_on_from(self, newest: Path | None) -> str:
@@ -816,29 +812,25 @@ class Run:
         """Commands for what may come next. Each does something."""
         reached = {**self.result, **self.agent.totals()}
         stop = further(self.stop, reached) if reason.partition(" reached ")[1] else {}
+        command = quoted("raypid eval", self.folder)
         if self._speaks_python():
-            commands = [f"raypid.load_policy({str(self.folder)!r})"]
-            if not self.agent.has_own_program:
-                commands.append(self._resuming(stop))
-            return commands
-        commands = [quoted("raypid eval", self.folder)]
-        if films(self.agent.config.env):
-            commands = [f"{commands[0]} --video {shlex.quote(str(self.folder / 'video.mp4'))}"]
-        if not self.agent.has_own_program:
-            words = going_on(self.agent.config, stop, self.agent.timesteps, python=False)
-            commands.append(" ".join([quoted("raypid train --resume", self.folder), *words]))
-        return commands
+            command = f"raypid.load_policy({str(self.folder)!r})"
+        elif films(self.agent.config.env):
+            command = f"{command} --video {shlex.quote(str(self.folder / 'video.mp4'))}"
+        return [command, *([] if self.agent.has_own_program else [self._resuming(stop)])]
 
     def _speaks_python(self) -> bool:
         """Whether what comes next is a line of Python: in a notebook, and where no command can import what the run needs."""
         return self.notebook or bool(_of_main(self.agent.plain_config()))
 
-    def _resuming(self, stop: Mapping[str, float] | None = None) -> str:
-        """The call that goes on with this run."""
-        settings = self.agent.plain_config()
+    def _resuming(self, stop: Mapping[str, float]) -> str:
+        """The command, or the call, that goes on with this run, to later stop criteria if `stop` has any."""
+        settings, python = self.agent.plain_config(), self._speaks_python()
+        words = going_on(self.agent.config, stop, self.agent.timesteps, python=python)
+        if not python:
+            return " ".join([quoted("raypid train --resume", self.folder), *words])
         given = [f"{key}={str(settings[key]).partition(':')[2]}" for key in _of_main(settings)]
-        given += going_on(self.agent.config, stop or {}, self.agent.timesteps, python=True)
-        return f"raypid.train(resume={', '.join([repr(str(self.folder)), *given])})"
+        return f"raypid.train(resume={', '.join([repr(str(self.folder)), *given, *words])})"
 
     def _effort(self) -> list[tuple[str, str]]:
         """Steps and seconds, and what the seconds were spent on."""

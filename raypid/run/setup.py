@@ -99,7 +99,7 @@ def setup(
     refuse_policy(f'raypid.setup("{name}", ', name, (env, config), settings)
     chosen = settings_of(() if env is None else (env,), config, settings)
     _check_by_hand(name, algorithm, chosen)
-    resolved = resolve_settings(name, chosen, with_tuned(name, tuned, {}, chosen) if tuned else None)
+    resolved = resolve_settings(name, chosen, with_tuned(name, tuned, {}, chosen))
     found = examine(name, resolved.config, given=chosen)
     if found.callbacks is not None:
         raise ConfigError(

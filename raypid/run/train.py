@@ -15,7 +15,7 @@ from raypid.phases import Phases
 from raypid.reporting.logger import read_params
 from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
-from raypid.run.assembly import resolve_config, settings_below
+from raypid.run.assembly import resolve_config, with_tuned
 from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
@@ -147,7 +147,7 @@ def _new(
     criteria = read_stop(stop)
     if name is None:
         return _distributed(run, given, tuned)
-    below = settings_below(name, given, file, tuned)
+    below = with_tuned(name, tuned, file.recorded, given)
     config = resolve_config(name, given, below, open_end=STEPS in criteria)
     check_stop(criteria, known_keys(name, config))
     return _agent_class(run)(run=name, config=given, below=below)

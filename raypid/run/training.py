@@ -54,7 +54,6 @@ from raypid.run.assembly import (
     Resolved,
     RunProgram,
     assemble,
-    check_tuned,
     entry_name,
     new_run_folder,
     resolve_settings,
@@ -236,9 +235,7 @@ class Training(metaclass=_Answering):
             out, tuned = out or file.out, tuned or file.tuned
         self.run = name = _named(name)
         chosen = settings_of(given, config, settings)
-        check_tuned(tuned, below or {})
-        if tuned:
-            below = with_tuned(name, tuned, below or {}, chosen)
+        below = with_tuned(name, tuned, below or {}, chosen)
         resolved = resolve_settings(name, chosen, below, open_end=True)  # `fit` knows it, or `train` refuses
         self.out = Path(out) if out is not None else None
         self._begin_counts()
@@ -423,7 +420,9 @@ class Training(metaclass=_Answering):
         goal = None if num_train_steps is None else self.timesteps + num_train_steps
         if goal is not None and goal > max(self.timesteps, self.run_end or 0):
             self.end_schedules(goal)
-        if told := self.config.lacks_end(self.timesteps, self.run_end):
+        if told := self.config.lacks_end():  # a schedule that ends with the run
+            told = told if self.run_end is None else self.config.ended(self.timesteps, self.run_end)
+        if told:
             raise ConfigError(told)
         if not self._in_hooks:
             self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
