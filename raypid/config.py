@@ -876,11 +876,11 @@ class Config(Settings):
         """Return an error message if a schedule needs an end that the settings do not give, with what to do; "" otherwise."""
         return ""
 
-    def ended(self, timesteps: int, run_end: int | None = None) -> str:
-        """Return a message if a schedule has fallen to 0 after `timesteps` environment steps, with what to do; "" otherwise.
+    def ended(self, timesteps: int, run_end: int | None) -> str:
+        """Return an error message if a schedule has fallen to 0 after `timesteps` environment steps, or has no end; "" otherwise.
 
         Args:
-            run_end: the step at which schedules end that need an end (`lacks_end`); None: not known.
+            run_end: the step at which the run stops, and with it schedules whose end the settings leave open; None: not known.
         """
         return ""
 

@@ -159,15 +159,18 @@ class OptimizerConfig:
             "it then ends: fit(stop=100_000), --stop 100000."
         )
 
-    def ended(self, timesteps: int, run_end: int | None = None) -> str:
-        """What to do about a linear schedule that has fallen to 0; "" if none has (`Config.ended`)."""
+    def ended(self, timesteps: int, run_end: int | None) -> str:
+        """What to do about a linear schedule that has fallen to 0, or has no end; "" for nothing (`Config.ended`)."""
         linear, end = self._linear(), self.schedule_steps or run_end
-        if not linear or end is None or timesteps < end or self.schedule_end:
+        if end is None:
+            return self.lacks_end()
+        if not linear or timesteps < end or self.schedule_end:
             return ""
-        later = (
-            "A larger schedule_steps" if self.schedule_steps else "A later stop (train(num_train_steps=N), fit(stop=N))"
+        later = "larger schedule_steps" if self.schedule_steps else "later stop (train(num_train_steps=N), fit(stop=N))"
+        return (
+            f"{linear[0]} linear is 0 from step {end:,} on, where the policy learns nothing. A {later} moves that end, {linear[0]} constant "
+            "has none."
         )
-        return f"{linear[0]} linear is 0 from step {end:,} on, where nothing is learnt. {later} moves that end, {linear[0]} constant has none."
 
     def lr_at(self, timesteps: int, run_end: int | None = None) -> float:
         """Return the learning rate after `timesteps` environment steps; `run_end` as in `Config.ended`."""

@@ -203,9 +203,8 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, rows = self.config, self.prepare(batch)
-        self.clip = self.clip_at_first * schedule(
-            c.clip_schedule, timesteps, c.schedule_steps or self.run_end, c.schedule_end
-        )
+        end = c.schedule_steps or self.run_end
+        self.clip = self.clip_at_first * schedule(c.clip_schedule, timesteps, end, c.schedule_end)
         steps: list[dict[str, Any]] = []
         for _ in range(self.num_epochs):
             lr, epoch = self.lr(timesteps) * self.lr_part, []

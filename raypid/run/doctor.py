@@ -439,11 +439,10 @@ def schedules(record: Record) -> Findings:
     over = step[step > max([end, *since])]
     if len(over) < 2:  # the last iteration of a run goes a little beyond its stop
         return
-    settings = " and ".join(name.removesuffix("_schedule") for name in names)
-    text = f"Nothing was learnt from step {over[0]:,.0f} on: {settings} fell to 0 by then ({names[0]} linear, schedule_steps {end:,.0f})."
-    numbers = {"since_step": float(over[0]), "steps": float(over[-1] - over[0]), "schedule_steps": end}
-    advice = f"A larger schedule_steps, or {names[0]} constant, beside --resume goes on learning."
-    yield Finding("learning", "warning", text, numbers, advice)
+    for name in names:
+        text = f"{name.removesuffix('_schedule')} has been 0 since step {over[0]:,.0f}: {name} linear ended at schedule_steps {end:,.0f}."
+        advice = f"Nothing was learnt since then. Beside --resume, a larger schedule_steps or {name} constant goes on learning."
+        yield Finding("learning", "warning", text, {"since_step": over[0], "schedule_steps": end}, advice)
 
 
 def updates(record: Record) -> Findings:

@@ -178,15 +178,12 @@ def further(stop: Mapping[str, float], reached: Mapping[str, float]) -> dict[str
 
 def going_on(config: Config, stop: Mapping[str, float], timesteps: int, *, python: bool) -> list[str]:
     """The arguments, or flags, by which a run goes on from `timesteps` to these stop criteria, and learns until then."""
-    words: dict[str, str] = {}
-    if stop:
-        one: object = stop[STEPS] if stop.keys() == {STEPS} else dict(stop)
-        words["stop"] = str(one) if python else shlex.quote(json.dumps(stop))
-        if config.ended((steps := int(stop.get(STEPS, 2 * timesteps))) - 1):
-            words["schedule_steps"] = str(steps)
-    if python:
-        return [f"{name}={text}" for name, text in words.items()]
-    return [f"--{name.replace('_', '-')} {text}" for name, text in words.items()]
+    one: object = stop[STEPS] if stop.keys() == {STEPS} else dict(stop)
+    words = [f"stop={one}" if python else f"--stop {shlex.quote(json.dumps(stop))}"] if stop else []
+    steps = int(stop.get(STEPS, 2 * timesteps))
+    if stop and config.ended(steps - 1, steps):
+        words.append(f"schedule_steps={steps}" if python else f"--schedule-steps {steps}")
+    return words
 
 
 def quoted(command: str, folder: Path) -> str:
@@ -316,7 +313,8 @@ class Run:
         options = self.options
         agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
         agent.write_losses_to(self.folder)
-        if told := agent.config.ended(max(agent.timesteps, int(self.stop.get(STEPS, 0)) - 1)):
+        last = int(self.stop.get(STEPS, agent.timesteps + 1)) - 1
+        if told := agent.config.ended(last, agent.run_end):
             agent.notes.append(told)
         if resumed:
             self.best.load()

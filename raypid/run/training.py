@@ -420,9 +420,7 @@ class Training(metaclass=_Answering):
         goal = None if num_train_steps is None else self.timesteps + num_train_steps
         if goal is not None and goal > max(self.timesteps, self.run_end or 0):
             self.end_schedules(goal)
-        if told := self.config.lacks_end():  # a schedule that ends with the run
-            told = told if self.run_end is None else self.config.ended(self.timesteps, self.run_end)
-        if told:
+        if self.config.lacks_end() and (told := self.config.ended(self.timesteps, self.run_end)):
             raise ConfigError(told)
         if not self._in_hooks:
             self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})

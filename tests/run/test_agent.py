@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -322,12 +323,14 @@ def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: 
         left = [1 - row["timesteps_total"] / 2_000 for row in rows[:-1]]
         assert [row["learner/lr"] for row in rows[:-1]] == pytest.approx([0.1 * x for x in left], abs=0.02)
         assert outcome.result["learner/lr"] < 0.02 < rows[0]["learner/lr"]
-        assert read_params(tmp_path / "run")["schedule_steps"] == 2_000
+        assert read_params(tmp_path / "run")["schedule_steps"] is None
         about = agent.explain().as_dict()["settings"]["schedule_steps"]
         assert (about["from"], about["detail"]) == ("adapted", "a linear schedule ends with the run")
-        agent.train()
-    with Agent.from_checkpoint(tmp_path / "run") as again:
-        assert again.config.schedule_steps == 2_000  # type: ignore[attr-defined]
+        over = f"lr_schedule linear is 0 from step 2,000 on.* A later stop .*{re.escape('fit(stop=N)')}"
+        with pytest.raises(ConfigError, match=over):
+            agent.train()
+    with Agent.from_checkpoint(tmp_path / "run") as again, pytest.raises(ConfigError, match=over):
+        again.train()
 
 
 # -- state ---------------------------------------------------------------------------------------------------------
@@ -339,6 +342,19 @@ _EXACT = [
     pytest.param("A2C", "CartPole-v1", {"num_workers": 2, "num_learners": 1}, marks=pytest.mark.slow),
     pytest.param("PPO", "CartPole-v1", {"num_workers": 2, "num_learners": 2}, marks=pytest.mark.slow),
 ]
+
+
+def test_exact_resume_of_a_schedule_that_ends_with_the_run(tmp_path: Path) -> None:
+    linear = {"lr_schedule": "linear", "clip_schedule": "linear", "desired_kl": 0.0}
+    with Agent("PPO", {**SMALL, **STATE, **linear}, env="CartPole-v1", exact_resume=True) as whole:
+        whole.end_schedules(1_000)
+        history(whole, 2)
+        path = whole.save(tmp_path)
+        expected = history(whole, 2)
+        assert expected[-1]["learner/lr"] == pytest.approx(5e-4 * (1 - expected[-1]["timesteps_total"] / 1_000))
+        with Agent.from_checkpoint(path) as resumed:
+            assert_equal(expected, history(resumed, 2))
+            assert_equal_weights(whole, resumed)
 
 
 @pytest.mark.parametrize(("run", "env", "more"), _EXACT)

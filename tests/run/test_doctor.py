@@ -246,6 +246,19 @@ def test_ordinary_numbers_are_no_finding(tmp_path: Path) -> None:
     assert written(tmp_path, 20, {}) == []
 
 
+LINEAR = {"lr_schedule": "linear", "schedule_steps": 8_000, "schedule_end": 0.0}
+CHANGED = {"step": 12_000, "iteration": 12, "key": "lr_schedule", "from": "constant", "to": "linear", "by": "resume"}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{**LINEAR, "schedule_steps": None}, {**LINEAR, "schedule_steps": 19_000}, {**LINEAR, "schedule_end": 0.1},
+     {**LINEAR, "lr_schedule": "constant"}],
+)  # fmt: skip
+def test_a_schedule_that_ends_with_its_run_is_no_finding(tmp_path: Path, params: Any) -> None:
+    assert not [f for f in written(tmp_path, 20, {}, **params) if "has been 0" in f.finding]
+
+
 @pytest.mark.parametrize(
     ("columns", "params", "topic", "says"),
     [
@@ -265,6 +278,9 @@ def test_ordinary_numbers_are_no_finding(tmp_path: Path) -> None:
         ({"learner/staleness": 30.0}, {"num_workers": 1}, "losses", "30 updates old"),
         ({"lost/rollbacks": [0] * 10 + [2] * 10}, {}, "losses", "returns of a diverged learner to its last good checkpoint: 2."),
         ({}, {"num_workers": 10_000}, "speed", "10000 workers share"),
+        ({}, LINEAR, "learning", "lr has been 0 since step 9,000: lr_schedule linear ended at schedule_steps 8,000."),
+        ({}, {**LINEAR, "lr_schedule": "constant", "clip_schedule": "linear"}, "learning", "clip has been 0 since step 9,000"),
+        ({}, {**LINEAR, "changes": [CHANGED]}, "learning", "lr has been 0 since step 13,000"),
     ],
 )  # fmt: skip
 def test_a_number_that_is_off(tmp_path: Path, columns: Any, params: Any, topic: str, says: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import threading
 from pathlib import Path
@@ -16,10 +17,12 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import raypid
 from raypid.algorithms.ppo import PPO
+from raypid.cli import main
 from raypid.config import ConfigError
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 from raypid.reporting.ending import read_end_by_error
+from raypid.reporting.logger import read_results
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 3, "num_threads": 1}
 QUICK: dict[str, Any] = {"final_episodes": 2, "quiet": True}
@@ -30,6 +33,90 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(raypid.Agent, "_interrupted_at", -np.inf)
     return tmp_path
+
+
+PLAIN: dict[str, Any] = {"quiet": True, "final_episodes": 0}
+LINEAR: dict[str, Any] = {"evaluation_interval": 0, "seed": 0, "num_threads": 1, "lr_schedule": "linear", "lr": 0.01}
+
+
+def rates(folder: str, beyond: int) -> dict[int, float]:
+    """Step -> learning rate, of iterations that ended beyond a step."""
+    rows = [row for row in read_results(Path(folder)) if row["timesteps_total"] > beyond]
+    return {int(row["timesteps_total"]): row["learner/lr"] for row in rows}
+
+
+@pytest.mark.parametrize("run", ["PPO", "A2C", "A3C", "IMPALA", "APPO", "ES", "ARS"])
+def test_the_end_of_a_linear_schedule_moves_with_the_stop(run: str) -> None:
+    small = {"population": 2, "noise_table_size": 20_000, "time_limit": 20} if run in ("ES", "ARS") else SMALL
+    with raypid.Agent(run, "CartPole-v1", {**small, **LINEAR}) as agent:
+        for stop in (200, 800):
+            before = agent.timesteps
+            agent.fit(stop, out="run", **PLAIN)
+            first, *_, last = rates("run", before).values()
+            assert 0.2 * 0.01 * (1 - before / stop) < first and last < 0.01 * 0.2
+        before = agent.timesteps
+        result = agent.train(num_train_steps=1)  # an iteration that ends beyond these steps
+        assert agent.run_end == before + 1 and result["learner/lr"] < 1e-4
+        agent.end_schedules(2 * before)
+        assert 0.3 * 0.01 < agent.train()["learner/lr"] < 0.5 * 0.01
+
+
+def test_the_clip_falls_to_the_same_end() -> None:
+    with raypid.PPO("CartPole-v1", {**SMALL, **LINEAR, "lr_schedule": "constant", "clip_schedule": "linear"}) as agent:
+        learner = agent.context.learner.role.algorithm  # type: ignore[attr-defined]
+        agent.fit(200, out="run", **PLAIN)
+        assert learner.clip == 0.0
+        agent.end_schedules(400)
+        agent.train()
+        assert learner.clip == pytest.approx(0.2 * (1 - agent.timesteps / 400))
+
+
+@pytest.mark.parametrize("by", ["fit", "python", "command", "config"])
+def test_a_schedule_goes_on_however_its_run_does(by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = "run"
+    with raypid.PPO("CartPole-v1", {**SMALL, **LINEAR, "desired_kl": 0.0, "clip_schedule": "linear"}) as agent:
+        agent.fit(200, out=out, **PLAIN)
+        if by == "fit":
+            agent.fit(600, **PLAIN)
+    if by == "python":
+        raypid.train(resume=out, stop=600, lr=0.02, **PLAIN)
+    elif by == "command":
+        flags = ("--stop", "600", "--lr", "0.02", "--final-episodes", "0", "--quiet")
+        assert main(["train", "--resume", out, *flags]) == 0
+    elif by == "config":
+        out = "other"
+        raypid.train(config="run/params.json", stop=600, lr=0.02, out=out, **PLAIN)
+    scale = 0.01 if by == "fit" else 0.02
+    found = rates(out, 240)
+    assert found == pytest.approx({steps: scale * max(0.0, 1 - steps / 600) for steps in found})
+    assert main(["doctor", out]) == 0 and "has been 0" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("schedule", ["lr_schedule", "clip_schedule"])
+def test_an_end_that_was_given_stays_and_shows(schedule: str, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = {**SMALL, **LINEAR, "lr_schedule": "constant", schedule: "linear", "schedule_steps": 200}
+    over = f"{schedule} linear is 0 from step 200 on, where the policy learns nothing. A larger schedule_steps moves that end"
+    raypid.train("PPO", "CartPole-v1", settings, stop=200, out="run", final_episodes=0)
+    told = capfd.readouterr().out
+    assert over not in told
+    command = next(line for line in told.splitlines() if "--resume" in line).partition("raypid ")[2]
+    raypid.train(resume="run", stop=400, final_episodes=0)
+    assert over in capfd.readouterr().out
+    assert schedule == "clip_schedule" or set(rates("run", 240).values()) == {0.0}
+    assert main(["doctor", "run"]) == 0
+    assert f"{schedule.removesuffix('_schedule')} has been 0 since step 2" in capfd.readouterr().out
+    assert main(["train", "--resume", "run", "--stop", "400"]) == 0
+    assert "--schedule-steps 800" in capfd.readouterr().out  # beside the higher stop that is advised
+    assert "--schedule-steps 400" in command and main(shlex.split(command.replace("400", "900"))) == 0
+    assert over not in capfd.readouterr().out and max(rates("run", 440).values()) > 0
+
+
+def test_a_schedule_that_ends_with_the_run_needs_a_number_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    raypid.train("PPO", "CartPole-v1", {**SMALL, **LINEAR}, stop=100, out="run", **PLAIN)
+    with pytest.raises(ConfigError, match="lr_schedule linear needs schedule_steps"):
+        raypid.train(resume="run", stop={"time_total_s": 60}, **PLAIN)
+    assert main(["train", "--resume", "run", "--stop", "60s"]) == 2
+    assert "lr_schedule linear needs schedule_steps" in capsys.readouterr().err
 
 
 def agent(**settings: Any) -> Any:
