@@ -539,8 +539,7 @@ def _explain(
     if not out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     changes = _changes_with(options.resume, config, stop) if options.resume else []
-    end = int(stop[STEPS]) if STEPS in stop else None
-    found = explain(name, config, resolved.sources, network, changes, about, planned, end)
+    found = explain(name, config, resolved.sources, network, changes, about, planned, stop.get(STEPS))
     notes = [*notes, *renamed(given), *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))

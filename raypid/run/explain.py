@@ -180,7 +180,7 @@ def explain(
     changes: Sequence[Change] = (),
     about: Sequence[Row] = (),
     plan: Plan | None = None,
-    run_end: int | None = None,
+    run_end: float | None = None,
 ) -> Explanation:
     """Explain the settings of a run.
 
@@ -195,7 +195,7 @@ def explain(
     default = ALGORITHMS.get(run).Config()
     chosen = _chosen(run, config, network)
     if run_end is not None and config.lacks_end():
-        chosen["schedule_steps"] = run_end, "a linear schedule ends with the run"
+        chosen["schedule_steps"] = int(run_end), "a linear schedule ends with the run"
     rows = list(about)
     for name in _names(default):
         found, value = list(sources.get(name, ())), attrgetter(name)(config)

@@ -396,9 +396,7 @@ class Training(metaclass=_Answering):
         """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
         from raypid.run.explain import explain
 
-        return explain(
-            self.run, self.config, self.sources, self.network, self.changes, plan=self.plan, run_end=self.run_end
-        )
+        return explain(self.run, self.config, self.sources, self.network, self.changes, (), self.plan, self.run_end)
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -418,7 +416,7 @@ class Training(metaclass=_Answering):
         if steps is not None and not (isinstance(steps, (int, float, np.integer)) and steps >= 0):
             raise ConfigError(f"num_train_steps takes a number of environment steps, at least 0, not {shown(steps)}.")
         goal = None if num_train_steps is None else self.timesteps + num_train_steps
-        if goal is not None and goal > max(self.timesteps, self.run_end or 0):
+        if goal is not None and max(self.timesteps, self.run_end or 0) < goal < math.inf:
             self.end_schedules(goal)
         if self.config.lacks_end() and (told := self.config.ended(self.timesteps, self.run_end)):
             raise ConfigError(told)

@@ -344,6 +344,17 @@ _EXACT = [
 ]
 
 
+def test_a_rollback_leaves_the_end_of_the_run(tmp_path: Path) -> None:
+    with raypid.PPO(
+        "CartPole-v1", {**SMALL, "lr_schedule": "linear", "on_divergence": "rollback"}, out=tmp_path
+    ) as agent:
+        agent.train(num_train_steps=100)
+        agent.save()
+        agent.end_schedules(1_000)
+        agent._roll_back()
+        assert agent.run_end == 1_000 and 0 < agent.train()["learner/lr"] < 5e-4 / 2
+
+
 def test_exact_resume_of_a_schedule_that_ends_with_the_run(tmp_path: Path) -> None:
     linear = {"lr_schedule": "linear", "clip_schedule": "linear", "desired_kl": 0.0}
     with Agent("PPO", {**SMALL, **STATE, **linear}, env="CartPole-v1", exact_resume=True) as whole:
