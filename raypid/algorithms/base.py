@@ -271,7 +271,7 @@ class Algorithm(ABC, Generic[ConfigT]):
     lr_factor = 1.0
     """Factor by which `scale_lr` has multiplied the learning rates of the user's settings."""
     run_end: int | None = None
-    """Environment step at which linear schedules end that lack schedule_steps: the run's stop, moved by `end_schedules`; None: not known."""
+    """Environment step at which linear schedules end that lack schedule_steps: the run's stop; None: not known."""
 
     def __new__(cls, *given: object, **named: object) -> Algorithm[ConfigT]:
         """Refuse what an agent is made from: elsewhere `algorithms.ppo.PPO` is the agent.
@@ -365,10 +365,6 @@ class Algorithm(ABC, Generic[ConfigT]):
     def in_force(self) -> dict[str, object]:
         """Return the settings that the next update uses, by name, read from the parts that hold them (an optimizer's learning rate)."""
         return self.config.to_dict()
-
-    def end_schedules(self, steps: int) -> None:
-        """Set `run_end`: the environment step at which the run ends."""
-        self.run_end = steps
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates of the user's settings by `factor`. It replaces the factor of an earlier call."""

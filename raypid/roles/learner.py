@@ -275,7 +275,7 @@ class Learner:
 
     def end_schedules(self, steps: int) -> None:
         """Let linear schedules whose end the settings leave open end at this environment step."""
-        self.algorithm.end_schedules(steps)
+        self.algorithm.run_end = steps
 
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on."""

@@ -344,6 +344,16 @@ _EXACT = [
 ]
 
 
+@pytest.mark.ci_slow
+def test_all_learners_have_the_same_end(ray_session: Any) -> None:
+    settings = {**SMALL, "lr_schedule": "linear", "desired_kl": 0.0, "num_workers": 2}
+    with Agent("PPO", settings, env="CartPole-v1", num_learners=2) as agent:
+        for end in (1_000, 2_000):
+            agent.end_schedules(end)
+            result = agent.train()
+            assert result["learner/lr"] == pytest.approx(5e-4 * (1 - result["timesteps_total"] / end))
+
+
 def test_a_rollback_leaves_the_end_of_the_run(tmp_path: Path) -> None:
     with raypid.PPO(
         "CartPole-v1", {**SMALL, "lr_schedule": "linear", "on_divergence": "rollback"}, out=tmp_path
