@@ -219,7 +219,7 @@ class Weights(Named):
     """One version of a policy's parameters: a flat buffer and a table that names its parts."""
 
     version: int
-    """Counts the updates: the learner adds 1 with each."""
+    """Counts the updates: the learner adds 1 with each. If it is given weights, it goes on from their version."""
     flat: Array
     """[P] float32."""
     table: Table

@@ -387,7 +387,8 @@ class Algorithm(ABC, Generic[ConfigT]):
         return Weights(self.version, self.network.numpy().copy(), self.network.table, self._moments_state())
 
     def set_weights(self, weights: Weights) -> None:
-        """Load weights, and the moments that come with them.
+        """Load weights, and the moments that come with them. The version goes on from theirs, and never back: a parameter server
+        refuses weights that are older than its own.
 
         Raises:
             ConfigError: they belong to another network.
@@ -395,6 +396,7 @@ class Algorithm(ABC, Generic[ConfigT]):
         check_table(weights.table, self.network.table)
         self.network.load(weights.flat)
         self.load_moments(weights.extra)
+        self.version = weights.version if weights.version >= self.version else self.version + 1
 
     def state_dict(self) -> State:
         """Return everything that the next update depends on. Subclasses extend `learnt_state` instead."""

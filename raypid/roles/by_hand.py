@@ -12,6 +12,7 @@ raypid's own loops (`run/loops.py`) use the classes beneath, with supervision, r
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -330,12 +331,22 @@ class ParameterServer(_Role, _ParameterServer):
     def push(self, weights: Weights) -> int:
         """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
 
+        The first push that is refused warns. `metrics()` counts all of them.
+
         Raises:
             ConfigError: they belong to another network.
             UserError: they are no Weights.
         """
         self._check.check("ParameterServer.push", weights)
-        return super().push(weights)
+        version = super().push(weights)
+        if version > weights.version and self.refused == 1:
+            warnings.warn(
+                f"ParameterServer.push: refused weights of version {weights.version:,}, since version {version:,} is here; "
+                "rollouts go on with that one. Let the learner go on from it, with learner.set_weights(server.pull()), or replace it, "
+                "with server.reset(learner.weights()). Further refusals are only counted, in metrics()['refused'].",
+                stacklevel=3,
+            )
+        return version
 
     @other_words()
     def reset(self, weights: Weights) -> int:
@@ -380,6 +391,8 @@ class ParameterServer(_Role, _ParameterServer):
     @other_words()
     def restore(self, folder: str | os.PathLike[str]) -> int:
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
+
+        A learner goes on from them after `learner.set_weights(server.pull())`. Otherwise its pushes are older, and are refused.
 
         Raises:
             ConfigError: they belong to another network.
@@ -575,7 +588,7 @@ class Learner(_Role):
 
     @other_words()
     def set_weights(self, weights: Weights) -> None:
-        """Start from given weights, with optimizers as they are.
+        """Start from given weights, with optimizers as they are. Their version goes on, unless the learner's own is newer.
 
         Raises:
             ConfigError: they belong to another network.

@@ -929,10 +929,12 @@ class Training(metaclass=_Answering):
         """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
         learner = self.context.learner
         # of each what another process works out, since a group of learners would rather build one anew than wait no longer
-        whole, weights = passed(learner.submit(Learner.is_whole)), passed(learner.submit(Learner.weights))
-        if not self.backend.get(whole, patience_s):
+        asked = (passed(learner.submit(Learner.is_whole)), passed(learner.submit(Learner.standing)))
+        whole, updates = (self.backend.get(answer, patience_s) for answer in asked)
+        if not whole:
             return "the learner broke off in an update"
-        return "" if self.backend.get(weights, patience_s).version else "nothing had been learnt"
+        self.backend.get(passed(learner.submit(Learner.weights)), patience_s)
+        return "" if updates or self.num_updates else "nothing had been learnt"
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""

@@ -412,6 +412,9 @@ class KeptLearner:
     def is_whole(self) -> bool:
         return True
 
+    def standing(self) -> int:
+        return self.kept.num_updates
+
     def weights(self) -> Weights:
         return self.kept.weights
 

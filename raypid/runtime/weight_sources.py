@@ -7,7 +7,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, Place, WorkerLost
-from raypid.runtime.learner_group import LearnerRole
+from raypid.runtime.learner_group import LearnerGroup, LearnerRole
 from raypid.runtime.supervisor import LossBudget, Losses
 from raypid.types import Weights
 
@@ -93,6 +93,8 @@ class ByServers(ByReference):
         self.losses, self.budget = losses, LossBudget(losses.max_restarts)
         self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
+        self._generation = 0
+        """Of the learners, when weights were published last."""
         self._asked = WeakKeyDictionary[object, tuple[str, Handle]]()
         """The server that each worker (this object: the evaluator) asked last, and its node. Workers that were replaced drop out."""
 
@@ -104,8 +106,11 @@ class ByServers(ByReference):
 
     def publish(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
+        before, self._generation = self._generation, self.learner.generation if isinstance(self.learner, LearnerGroup) else 0
+        # learners that were built anew may go on from an older version, which push refuses
+        method = ServerRole.push if self._generation == before else ServerRole.reset
         for server in self.servers.values():
-            server.submit(ServerRole.push, self._newest)
+            server.submit(method, self._newest)
 
     def of(self, handle: Handle | None) -> Future[Weights]:
         node = self.backend.node_of(handle) if handle is not None else ""
