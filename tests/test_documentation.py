@@ -73,6 +73,10 @@ SLOW = (
     r"--num.workers|num_workers=|num_actors=|train -f|raypid tune|run_experiments\(|import tune|ray\.init|raypid init"
     r"|runs/lander|runs/search|HalfCheetah"
 )
+TRIALS = re.compile(r"run_experiments\(|import tune")
+"""What takes a minute though it is Python."""
+OWN_RAY = re.compile(r"ray\.init\(")
+"""In this process the tests' Ray runs."""
 MANY = re.compile(r"docs/(algorithms/(?!index)|coming-from/)")
 """Pages of like shape. The tests of every change only explain their commands."""
 QUICK = [block for block in RUN if block.language == "yaml" or not re.search(SLOW, block.text)]
@@ -229,7 +233,9 @@ class Reader:
             path = self.write(block)
             if block.language == "yaml" and "run:" in block.text:
                 assert self.command(["train", "-f", path.name, "--dry-run"]) == 0
-            elif block.language == "python" and "num_actors=" in block.text and "the file above" in block.text:
+            elif block.language == "python" and (
+                OWN_RAY.search(block.text) or "the file above" in block.text and "num_actors=" in block.text
+            ):
                 done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
                 assert done.returncode == 0, done.stderr
             elif block.language == "python":
@@ -368,6 +374,14 @@ def test_no_two_commands_of_a_page_write_to_one_folder(page: str) -> None:
     assert sorted(folders) == sorted(set(folders))
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_reads_no_run_that_it_makes_only_later(page: str) -> None:
+    commands = [words for b in BLOCKS[page] if b.language == "" for words in commands_in(b.text)]
+    for i, words in enumerate(commands):
+        later = {made_by(others) for others in commands[i + 1 :]} - {made_by(others) for others in commands[: i + 1]}
+        assert not later & set(words), f"{' '.join(words)}: the page makes it below"
+
+
 @pytest.mark.parametrize("block", [b for b in QUICK if b.language != ""], ids=str)
 def test_code_runs_alone(block: Block, reader: Reader) -> None:
     reader.alone(block)
@@ -381,9 +395,15 @@ def test_a_command_is_one(page: str, reader: Reader, capfd: pytest.CaptureFixtur
             assert code == 0, f"{' '.join(words)}: {capfd.readouterr().err}"
 
 
-@pytest.mark.slow
+def how_slow(block: Block) -> pytest.MarkDecorator:
+    """What calls raypid on Ray from Python, the CI runs too: a setting may be valid and its result another."""
+    return pytest.mark.ci_slow if block.language == "python" and not TRIALS.search(block.text) else pytest.mark.slow
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("block", [b for b in RUN if b.language == "" or b not in QUICK], ids=str)
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, marks=how_slow(b), id=str(b)) for b in RUN if b.language == "" or b not in QUICK]
+)
 def test_a_block_runs_alone(block: Block, reader: Reader, ray_session: Any) -> None:
     reader.alone(block)
 

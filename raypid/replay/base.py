@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from raypid.checkpoint import refusing, sha256_of
+from raypid.errors import UserError
 from raypid.ops.sum_tree import importance
 from raypid.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
@@ -82,10 +83,14 @@ class Replay(Buffer, ABC):
         """Draw `num` transitions, with replacement. Their importance weights are (N * P)^-beta, divided by the largest.
 
         Raises:
-            ValueError: nothing can be drawn yet.
+            UserError: nothing can be drawn yet.
         """
         if not self.num_ready:
-            raise ValueError("The replay buffer holds no complete transition yet.")
+            raise UserError(
+                f"The replay buffer holds no complete transition yet: none of the {self.count:,} rows that were added can be drawn. A row "
+                f"can be drawn once n_step ({self.spec.n_step}) steps of its stream, or the end of its episode, are there. Add more "
+                "fragments first."
+            )
         ids, probability = self.draw(num)
         probability = probability / self.spec.num_shards
         return Sample(self.transitions(ids), ids, probability, importance(probability, self.num_ready, beta))
@@ -97,7 +102,7 @@ class Replay(Buffer, ABC):
         The priority of a sequence is that of its first row. Importance weights are as in `sample`.
 
         Raises:
-            ValueError: no stream is that long yet.
+            UserError: no stream is that long yet.
         """
         rows = burn_in + length
         ids, probability = np.empty((rows + 1, 0), np.int64), np.empty(0)
@@ -111,7 +116,7 @@ class Replay(Buffer, ABC):
                 probability = probability[:num]
                 weight = importance(probability, self.num_ready, beta)
                 return self.sequences(ids[:, :num], burn_in, probability, weight)
-        raise ValueError(f"The replay buffer holds no {num} sequences of {rows} rows yet; it has {self.count:,} rows.")
+        raise UserError(f"The replay buffer holds no {num} sequences of {rows} rows yet; it has {self.count:,} rows.")
 
     def drawn(self, num: int, beta: float) -> tuple[int, Sample]:
         """Draw `num` transitions; returns their number and the sample. Whoever passes the sample on can tell by the number that it is there."""

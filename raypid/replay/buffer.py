@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import nest
 from raypid.ops.returns import lost_observations
@@ -72,7 +73,7 @@ class Buffer:
 
     def __init__(self, spec: ReplaySpec) -> None:
         if spec.capacity < 1 or spec.n_step < 1 or spec.frame_stack < 1:
-            raise ValueError(
+            raise UserError(
                 f"capacity, n_step and frame_stack must be at least 1, not {spec.capacity}, {spec.n_step}, {spec.frame_stack}."
             )
         self.spec = spec
@@ -119,13 +120,18 @@ class Buffer:
         If a stream does not continue from its previous row (its worker was replaced), that row becomes invalid.
 
         Raises:
-            ValueError: the fragment has more rows than the buffer.
+            UserError: the fragment needs more rows than the buffer has.
         """
         rows, streams = fragment.reward.shape
         finals = lost_observations(fragment)
         num = rows * streams + len(finals[0])
         if num > self.spec.capacity:
-            raise ValueError(f"A fragment of {num:,} rows does not fit a replay buffer of {self.spec.capacity:,}.")
+            apart = len(finals[0])
+            more = f" and {apart:,} last observations of truncated episodes, which take a row each," if apart else ""
+            raise UserError(
+                f"A fragment of {rows * streams:,} rows{more} does not fit a replay buffer of {self.spec.capacity:,}: raise buffer_size "
+                f"to {num * self.spec.num_shards:,} or more, lower num_shards, fragment_length or num_envs_per_worker, or give it in parts."
+            )
         self.evict(num)
         start = self.count
         ids = np.arange(start, start + rows * streams).reshape(rows, streams)

@@ -11,6 +11,7 @@ raypid's own loops (`run/loops.py`) use the classes beneath, with supervision, r
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from raypid.checkpoint import CheckpointError, find_policy
+from raypid.checkpoint import CheckpointError, find_policy, refusing
 from raypid.errors import UserError, reason
 from raypid.keywords import other_words
 from raypid.names import missing_of_role
@@ -38,6 +39,7 @@ from raypid.roles.fitness import FitnessRollout
 from raypid.roles.given import (
     DataCheck,
     NetworkCheck,
+    check_arrays,
     check_folder,
     check_priorities,
     check_timesteps,
@@ -221,17 +223,13 @@ class Replay(_Role):
 
         Raises:
             UserError: `worker_index` is no whole number of at least 0; `fragment` is no Trajectory, comes from another
-                environment, or has more rows than the buffer.
+                environment, its arrays do not fit together, or it needs more rows than the buffer has. A fragment takes T * B rows, and one
+                for each last observation of an episode that was truncated and reset within one step (`fragment.final`).
         """
         call = "Replay.add"
         worker_index = check_worker(call, worker_index)
         self._data.check(call, fragment)
         assert isinstance(fragment, Trajectory)
-        if fragment.reward.size > (capacity := self._buffer.spec.capacity):
-            raise UserError(
-                f"{call}: a fragment of {fragment.reward.size:,} rows does not fit a buffer of {capacity:,}: raise buffer_size, or "
-                "lower num_shards, fragment_length or num_envs_per_worker."
-            )
         return self._buffer.add(worker_index, fragment)
 
     @other_words()
@@ -252,11 +250,6 @@ class Replay(_Role):
         """
         num = check_whole("Replay.sample", "num", num, 1)
         check_timesteps("Replay.sample", timesteps)
-        if not self._buffer.num_ready:
-            raise UserError(
-                f"Replay.sample: none of the {self._buffer.count:,} rows that were added can be drawn yet. A row can be drawn once "
-                f"n_step ({self._buffer.spec.n_step}) steps of its stream, or the end of its episode, are there. Add more fragments first."
-            )
         return self._buffer.sample(num, self._beta_at(timesteps))
 
     @other_words()
@@ -429,7 +422,8 @@ class Learner(_Role):
         self._scales_rewards = spec.returns is not None
         self._name = setup.algorithm.__name__
         self._network = NetworkCheck(setup.network)
-        self._data = DataCheck(self._name, setup.algorithm.collect, setup.network)
+        num_weights = sum(math.prod(shape) for _, shape in self._learner.weights().table)
+        self._data = DataCheck(self._name, setup.algorithm.collect, setup.network, P=num_weights)
         self._sums: dict[str, tuple[float, int]] = {}
         """Of updates without replay since the last call of `metrics`: name -> (sum, number of updates)."""
 
@@ -493,6 +487,7 @@ class Learner(_Role):
             raise UserError(
                 f"Learner.observe takes the report of Rollout.collect and then its data, observe(report, fragment), not {described(report)}."
             )
+        check_arrays("Learner.observe", report)
         if fragment is not None:
             self._data.check("Learner.observe", fragment)
             assert isinstance(fragment, Trajectory)
@@ -578,13 +573,14 @@ class Learner(_Role):
         if not isinstance(state, Mapping):
             raise UserError(f"Learner.load_state_dict takes what state_dict() returned, not {described(state)}.")
         try:
+            with refusing("The state of rewards"):
+                returns = Moments.from_arrays(state["returns"]) if "returns" in state else self._returns
             self._learner.load_state_dict({name: part for name, part in state.items() if name != "returns"})
+            self._returns = returns
         except CheckpointError as error:
             raise CheckpointError(
                 f"Learner.load_state_dict takes what state_dict() of a Learner of {self._name} returned: {error}"
             ) from error
-        if "returns" in state:
-            self._returns = Moments.from_arrays(state["returns"])
 
     @other_words()
     def set_weights(self, weights: Weights) -> None:

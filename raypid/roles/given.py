@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,40 @@ _CONTENTS: dict[str, type[Trajectory] | type[Gradients] | type[Fitness]] = {
     "fitness": Fitness,
 }
 """What workers send, by `Algorithm.collect`."""
+_MOMENTS = {"moments?.mean": "number D", "moments?.m2": "number D"}
+_RETURNS = {"returns?.mean": "number R", "returns?.m2": "number R"}
+_ARRAYS: dict[type, dict[str, str]] = {
+    Trajectory: {
+        "reward": "number T B",
+        "obs": "number T+1 B *",
+        "first": "bool T+1 B",
+        "action": "number T B *",
+        **dict.fromkeys(("terminated", "truncated", "valid"), "bool T B"),
+        "final?.t": "int<T K",
+        "final?.b": "int<B K",
+        "final?.obs": "number K *",
+        "behaviour": "number *",
+        "behaviour.log_prob?": "number T B",
+        "behaviour.value?": "number T+1 B",
+        "behaviour.final_value?": "number K",
+        "state?": "number B *",
+        "stream?": "int B",
+        **_MOMENTS,
+    },
+    Gradients: {"flat": "number P", **_MOMENTS, **_RETURNS},
+    Fitness: {"index": "int N", "value": "number N 2", "length": "int N 2", **_MOMENTS},
+    Report: _RETURNS,
+    Sample: {
+        **dict.fromkeys(("data.reward", "data.discount", "probability", "weight"), "number N"),
+        **dict.fromkeys(("data.obs", "data.next_obs", "data.action"), "number N *"),
+        "id": "int N",
+    },
+    Weights: {"flat": "number P", "extra": "number *"},
+}
+"""Fields that are arrays or trees of arrays -> type and axes; * stands for any more axes. The first field with an axis sets its length.
+int<T: below T. A field with ? may be None."""
+_TYPES = {"bool": ("b", "bool"), "number": ("biuf", "numbers"), "int": ("iu", "whole numbers of at least 0")}
+"""Kinds of dtype, and what a message calls them."""
 _OURS = (Fitness, Gradients, Report, Sample, Trajectory, Weights)
 
 
@@ -36,7 +70,7 @@ def described(value: object) -> str:
     if kind.__name__ == "ObjectRef":
         return "an ObjectRef: call ray.get on it first, or pass it as an argument of its own to a method's remote()"
     if isinstance(value, np.ndarray):
-        return f"an array of shape {list(value.shape)}"
+        return f"an array of shape {list(value.shape)} and dtype {value.dtype}"
     if isinstance(value, (tuple, list)):
         if not value:
             return f"an empty {kind.__name__}"
@@ -47,6 +81,59 @@ def described(value: object) -> str:
     if value is None or isinstance(value, (str, bytes, bool, int, float, type)):
         return shown(value)
     return f"{'an' if kind.__name__[:1] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
+def check_arrays(call: str, data: object, only: str = "", lengths: Mapping[str, int] | None = None) -> None:
+    """Check that the arrays of a Trajectory, Sample, ... have the right types and fit together; with `only`, just that field.
+
+    Args:
+        lengths: of axes, as far as they are known.
+
+    Raises:
+        UserError: names the first field that does not fit.
+    """
+    known = {"2": 2, **(lengths or {})}
+    for path, form in _ARRAYS[type(data)].items():
+        if only not in ("", path):
+            continue
+        kind, *axes = form.split()
+        for leaf in _leaves(data, path):
+            if not _fits(leaf, kind, axes, known):
+                kind, _, below = kind.partition("<")
+                names = {axis.partition("+")[0]: None for axis in (*axes, *below) if axis not in "2*"}
+                where = ", ".join(f"{n} = {known[n]}" if n in known else f"{n} at least 1" for n in names)
+                raise UserError(
+                    f"{call}: {path.replace('?', '')} must be a NumPy array [{', '.join(axes)}] of {_TYPES[kind][1]}"
+                    f"{f' below {below}' if below else ''}{f', {where}' if where else ''}; it is {described(leaf)}. "
+                    f"Give what the roles return, or arrays as raypid.types.{type(data).__name__} describes them."
+                )
+
+
+def _leaves(data: object, path: str) -> Iterator[object]:
+    """Yield the arrays of a field."""
+    for part in path.split("."):
+        name = part.rstrip("?")
+        data = data.get(name) if isinstance(data, Mapping) else getattr(data, name, None)
+        if data is None and name != part:
+            return
+    for _, leaf in tree_leaves(data):
+        yield leaf
+
+
+def _fits(leaf: object, kind: str, axes: Sequence[str], lengths: dict[str, int]) -> bool:
+    """Whether an array has this type and these axes. Adds to `lengths` what it is the first to show."""
+    kind, _, below = kind.partition("<")
+    fixed = [axis for axis in axes if axis != "*"]
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _TYPES[kind][0]:
+        return False
+    if leaf.ndim < len(fixed) or (leaf.ndim > len(fixed) and fixed == axes):
+        return False
+    for axis, length in zip(fixed, leaf.shape, strict=False):
+        name, _, more = axis.partition("+")
+        base = length - int(more or 0)
+        if (not base and name != "K") or lengths.setdefault(name, base) != base:
+            return False
+    return kind != "int" or not leaf.size or bool(leaf.min() >= 0 and leaf.max() < lengths.get(below, math.inf))
 
 
 def is_pair(value: object) -> bool:
@@ -120,6 +207,7 @@ class NetworkCheck:
     """
 
     def __init__(self, network: NetworkSpec, policy: NetworkPolicy | None = None) -> None:
+        self._normalizes = policy is not None and network.pipeline.normalize
         self._table: Table | None = None
         """Names and shapes of the weights; None until the first weights come, where only a built network knows."""
         if isinstance(policy, ModelPolicy):
@@ -159,6 +247,13 @@ class NetworkCheck:
             raise UserError(
                 f"{call}: the weights have an array of shape {list(np.shape(weights.flat))}; their table names {size:,} numbers."
             )
+        check_arrays(call, weights)
+        check_whole(call, "the version of the weights", weights.version, 0)
+        if self._normalizes and (lacks := {"obs_count", "obs_mean", "obs_m2"} - weights.extra.keys()):
+            raise UserError(
+                f"{call}: the weights lack {' and '.join(sorted(lacks))} in their extra, by which observations are normalised. Keep "
+                "the extra of the weights that these were made from."
+            )
         self._table = weights.table
 
 
@@ -169,12 +264,16 @@ class DataCheck:
         name: of the algorithm.
         collect: what its workers send (`Algorithm.collect`).
         network: the network of the run, with the shapes of observations and actions.
+        lengths: of axes, such as P of the weights.
     """
 
-    def __init__(self, name: str, collect: str, network: NetworkSpec) -> None:
+    def __init__(self, name: str, collect: str, network: NetworkSpec, **lengths: int) -> None:
         self.name, self._kind = name, _CONTENTS[collect]
         self._network = network
         self._shapes = {path: shape for path, shape in row_shapes(network).items() if "/" in path}
+        self._choices = {f"action/{leaf.path}": leaf.nvec for leaf in network.actions if leaf.nvec}
+        """How many actions each discrete part has."""
+        self._lengths = lengths
         self._behaviour = ("log_prob", "value") if network.head == "actor_critic" else ()
 
     def check(self, call: str, data: object) -> None:
@@ -185,9 +284,13 @@ class DataCheck:
         """
         if not isinstance(data, self._kind):
             raise UserError(f"{call} takes {self._wanted()}, not {described(data)}.{self._advice(data)}")
+        check_arrays(call, data, lengths=self._lengths)
         if not isinstance(data, Trajectory):
             return
-        self._check_shapes(call, data.obs, data.action, 2)
+        self._check_shapes(call, "obs", data.obs, 2)
+        self._check_shapes(call, "action", data.action, 2)
+        if data.final is not None:
+            self._check_shapes(call, "obs", data.final.obs, 1)
         if lacks := [key for key in self._behaviour if key not in data.behaviour]:
             raise UserError(
                 f"{call}: the trajectory lacks {' and '.join(lacks)} in its behaviour, so another algorithm's policy acted. "
@@ -221,23 +324,29 @@ class DataCheck:
             one = isinstance(sample, (tuple, list)) and any(isinstance(part, Sample) for part in sample)
             why = " Give each sample as an argument of its own: learn(timesteps, *samples)." if one else ""
             raise UserError(f"{call} takes Samples, as Replay.sample returns them, not {described(sample)}.{why}")
-        self._check_shapes(call, sample.data.obs, sample.data.action, 1, self._network.pipeline.frame_stack)
+        check_arrays(call, sample)
+        for obs in (sample.data.obs, sample.data.next_obs):
+            self._check_shapes(call, "obs", obs, 1, self._network.pipeline.frame_stack)
+        self._check_shapes(call, "action", sample.data.action, 1)
 
-    def _check_shapes(self, call: str, obs: Tree, action: Tree, lead: int, frame_stack: int = 1) -> None:
-        """Check the shapes of observations and actions behind `lead` axes."""
-        found: dict[str, tuple[int, ...]] = {f"obs/{path}": x.shape[lead:] for path, x in tree_leaves(obs)}
-        found |= {f"action/{path}": x.shape[lead:] for path, x in tree_leaves(action)}
-        if found == self._shapes:
-            return
+    def _check_shapes(self, call: str, what: str, tree: Tree, lead: int, frame_stack: int = 1) -> None:
+        """Check the shapes of observations or actions behind `lead` axes, and the numbers of discrete actions."""
+        wanted = {path: shape for path, shape in self._shapes.items() if path.startswith(what)}
+        values = {f"{what}/{path}": x for path, x in tree_leaves(tree)}
         stack = (frame_stack,) if frame_stack > 1 else ()
-        for path in {**self._shapes, **found}:
-            here, there = self._shapes.get(path), found.get(path)
+        for path in {**wanted, **values}:
+            here, there = wanted.get(path), values[path].shape[lead:] if path in values else None
             if here is None or there not in (here, (*stack, *here)):
-                what, _, key = path.partition("/")
+                key = path.partition("/")[2]
                 name = {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
                 raise UserError(
                     f"{call}: {name} {_of_shape(there)} in these data and {_of_shape(here)} in this run, so they come from "
                     "another environment. Make all roles of a run from the same setup."
+                )
+            sizes, x = self._choices.get(path), values[path]
+            if sizes and not (x.dtype.kind in "iu" and (x >= 0).all() and (x < np.array(sizes)).all()):
+                raise UserError(
+                    f"{call}: these actions are not of this run's action space: whole numbers from 0 to below {shown(list(sizes))}."
                 )
 
     def _wanted(self) -> str:
@@ -268,6 +377,7 @@ def check_priorities(call: str, sample: object, priorities: object) -> Array:
     """
     if not isinstance(sample, Sample):
         raise UserError(f"{call} takes the Sample whose rows get the priorities, not {described(sample)}.")
+    check_arrays(call, sample, only="id")
     try:
         found = np.asarray(priorities, np.float64)
     except (TypeError, ValueError):

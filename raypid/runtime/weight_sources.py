@@ -106,7 +106,9 @@ class ByServers(ByReference):
 
     def publish(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
-        before, self._generation = self._generation, self.learner.generation if isinstance(self.learner, LearnerGroup) else 0
+        before = self._generation
+        if isinstance(self.learner, LearnerGroup):
+            self._generation = self.learner.generation
         # learners that were built anew may go on from an older version, which push refuses
         method = ServerRole.push if self._generation == before else ServerRole.reset
         for server in self.servers.values():
