@@ -126,10 +126,10 @@ class Buffer:
         finals = lost_observations(fragment)
         num = rows * streams + len(finals[0])
         if num > self.spec.capacity:
-            apart = len(finals[0])
-            more = f" and {apart:,} last observations of truncated episodes, which take a row each," if apart else ""
+            apart = num - rows * streams
+            why = f" ({apart:,} of them for the last observations of truncated episodes)" if apart else ""
             raise UserError(
-                f"A fragment of {rows * streams:,} rows{more} does not fit a replay buffer of {self.spec.capacity:,}: raise buffer_size "
+                f"A fragment of {num:,} rows{why} does not fit a replay buffer of {self.spec.capacity:,}: raise buffer_size "
                 f"to {num * self.spec.num_shards:,} or more, lower num_shards, fragment_length or num_envs_per_worker, or give it in parts."
             )
         self.evict(num)

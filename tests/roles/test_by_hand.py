@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import pickle
 import re
@@ -144,6 +145,73 @@ def test_a_parameter_server_keeps_weights_on_disk(tmp_path: Path) -> None:
     held = other.pull()
     assert held is not None
     np.testing.assert_array_equal(roles.Learner(again).weights().flat, held.flat)
+
+
+SMALL = {"num_envs_per_worker": 2, "seed": 0}
+REPLAYS: dict[str, Any] = {
+    **SMALL,
+    "fragment_length": 16,
+    "batch_size": 8,
+    "start_steps": 8,
+    "normalize_rewards": False,
+}
+RESTORED: dict[str, tuple[str, dict[str, Any]]] = {
+    # algorithm -> environment, settings
+    "PPO": ("CartPole-v1", {**SMALL, "fragment_length": 16}),
+    "DQN": ("CartPole-v1", {**REPLAYS, "normalize_observations": False}),
+    "SAC": ("Pendulum-v1", {**REPLAYS, "normalize_observations": False}),
+}
+
+
+@pytest.mark.parametrize("how", ["set_weights", "init_from", "trained further"])
+@pytest.mark.parametrize("run", RESTORED)
+def test_who_restores_goes_on_from_the_restored_version(run: str, how: str, tmp_path: Path) -> None:
+    env, settings = RESTORED[run]
+    setup = raypid.setup(run, env, **settings)
+    saved, server = roles.ParameterServer(setup), roles.ParameterServer(setup)
+    saved.push(dataclasses.replace(roles.Learner(setup).weights(), version=1389))
+    saved.save(tmp_path / "saved")
+    assert server.restore(tmp_path / "saved") == 1389
+    if how == "init_from":
+        setup = raypid.setup(run, env, **settings, init_from=str(tmp_path / "saved"))
+    learner, rollout = roles.Learner(setup), roles.Rollout(setup)
+    restored = server.pull()
+    assert restored is not None
+    if (
+        how == "trained further"
+    ):  # the server then holds weights that are newer than those that the learner goes back to
+        server.push(dataclasses.replace(restored, version=2000))
+        learner.set_weights(dataclasses.replace(restored, version=2000))
+    if how != "init_from":
+        learner.set_weights(restored)
+    before = learner.weights()
+    assert before.version == (2001 if how == "trained further" else 1389)
+    np.testing.assert_array_equal(before.flat, restored.flat)
+    _, data = rollout.collect(restored)
+    if setup.replay is None:
+        _, weights = learner.update(32, data)
+    else:
+        replay = roles.Replay(setup)
+        replay.add(0, data)
+        _, weights = learner.learn(32, replay.sample(8))
+    assert server.push(before) == before.version and server.push(weights) == weights.version == before.version + 1
+    held = server.pull(newer_than=before.version)
+    assert held is not None and server.metrics()["refused"] == 0
+    np.testing.assert_array_equal(held.flat, weights.flat)
+
+
+def test_a_refused_push_shows() -> None:
+    setup = raypid.setup("PPO", "CartPole-v1", seed=0)
+    server, weights = roles.ParameterServer(setup), roles.Learner(setup).weights()
+    server.push(dataclasses.replace(weights, version=1389))
+    with pytest.warns(
+        UserWarning,
+        match=r"refused weights of version 0, since version 1,389 is here.*learner.set_weights\(server.pull",
+    ) as told:
+        assert server.push(weights) == server.push(weights) == 1389
+    assert len(told) == 1 and told[0].filename == __file__
+    assert server.metrics()["refused"] == 2
+    assert server.reset(weights) == 0
 
 
 BY_HAND: dict[str, tuple[dict[str, Any], str]] = {

@@ -16,6 +16,7 @@ import pytest
 import raypid
 from raypid import roles
 from raypid.errors import UserError
+from raypid.types import Final
 
 SMALL: dict[str, Any] = {"seed": 0, "num_envs_per_worker": 2, "fragment_length": 8}
 REPLAY: dict[str, Any] = {**SMALL, "start_steps": 10, "batch_size": 32, "buffer_size": 2000}
@@ -173,6 +174,90 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "seed -1": (lambda r: r.ppo.evaluator.evaluate(r.ppo.weights, 1, -1), r"seed must be a whole number of at least 0"),
     "record 3": (lambda r: r.ppo.evaluator.evaluate(r.ppo.weights, 1, record=3), r"record\(env\), not 3"),
 }  # fmt: skip
+
+
+def cut(data: Any, path: str, change: Callable[[Any], object]) -> Any:
+    """A copy whose field `path` is what `change` makes of it."""
+    name, _, rest = path.partition(".")
+    if isinstance(data, dict):
+        return {**data, name: cut(data[name], rest, change) if rest else change(data[name])}
+    here = getattr(data, name)
+    return dataclasses.replace(data, **{name: cut(here, rest, change) if rest else change(here)})
+
+
+def truncated(data: Any) -> Any:
+    """Trajectory whose first episode was truncated and reset in row 3 of stream 1."""
+    row = np.arange(data.num_rows)[:, None] == 3
+    final = Final(np.array([3]), np.array([1]), data.obs[4:5, 1])
+    return dataclasses.replace(data, truncated=row & np.array([False, True]), final=final)
+
+
+SHORT: Callable[[Any], object] = lambda x: x[:-1]  # noqa: E731
+TEXT: Callable[[Any], object] = lambda x: x.astype(str)  # noqa: E731
+LIST: Callable[[Any], object] = lambda x: x.tolist()  # noqa: E731
+NONE: Callable[[Any], object] = lambda x: None  # noqa: E731
+FRAGMENTS = ("obs", "first", "action", "reward", "terminated", "truncated", "valid")
+ALTERED: dict[str, tuple[tuple[str, ...], tuple[Callable[[Any], object], ...]]] = {
+    # what is altered -> fields, and how
+    "trajectory": (FRAGMENTS, (SHORT, TEXT, LIST, NONE, lambda x: x[:0], lambda x: x[:, :1], lambda x: x.ravel())),
+    "final": (("final.t", "final.b"), (lambda x: x + 8, lambda x: x - 9, lambda x: x * 1.0, SHORT)),
+    "final.obs": (("final.obs",), (SHORT, lambda x: x[:, :1])),
+    "actions": (("action",), (lambda x: x + 2, lambda x: x - 2, lambda x: x + 0.5)),
+    "behaviour": (("behaviour.log_prob", "behaviour.value"), (SHORT, TEXT, NONE)),
+    "sample": (("data.obs", "data.action", "data.reward", "data.discount", "data.next_obs", "weight", "probability"), (SHORT, TEXT, NONE)),
+    "id": (("id",), (SHORT, lambda x: x - 10**6, lambda x: x + 0.5, NONE)),
+    "gradients": (("flat",), (SHORT, TEXT, NONE)),
+    "fitness": (("index", "value", "length"), (SHORT, TEXT, NONE)),
+    "weights": (("flat",), (TEXT, LIST)),
+    "version": (("version",), (lambda x: "3", lambda x: -1, NONE)),
+    "extra": (("extra",), (lambda x: {}, lambda x: {**x, "obs_mean": "a"}, NONE)),
+}  # fmt: skip
+CALLS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]] = {
+    # name of an entry of ALTERED, and the call that gets it -> what is right, and the call
+    "trajectory: add": (lambda r: r.dqn.data, lambda r, x: r.dqn.replay.add(0, x)),
+    "trajectory: observe": (lambda r: r.dqn.data, lambda r, x: r.dqn.learner.observe(r.dqn.report, x)),
+    "trajectory: update": (lambda r: r.ppo.data, lambda r, x: r.ppo.learner.update(0, x)),
+    "final: add": (lambda r: truncated(r.dqn.data), lambda r, x: r.dqn.replay.add(0, x)),
+    "final.obs: add": (lambda r: truncated(r.dqn.data), lambda r, x: r.dqn.replay.add(0, x)),
+    "actions: add": (lambda r: r.dqn.data, lambda r, x: r.dqn.replay.add(0, x)),
+    "actions: update": (lambda r: r.ppo.data, lambda r, x: r.ppo.learner.update(0, x)),
+    "behaviour: update": (lambda r: r.ppo.data, lambda r, x: r.ppo.learner.update(0, x)),
+    "sample: learn": (lambda r: r.dqn.sample, lambda r, x: r.dqn.learner.learn(0, x)),
+    "id: learn": (lambda r: r.dqn.sample, lambda r, x: r.dqn.learner.learn(0, x)),
+    "id: set_priorities": (lambda r: r.dqn.sample, lambda r, x: r.dqn.replay.set_priorities(x, np.ones(32))),
+    "gradients: update": (lambda r: r.a3c.data, lambda r, x: r.a3c.learner.update(0, x)),
+    "fitness: update": (lambda r: r.es.data, lambda r, x: r.es.learner.update(0, x)),
+    "weights: collect": (lambda r: r.ppo.weights, lambda r, x: r.ppo.rollout.collect(x)),
+    "weights: set_weights": (lambda r: r.ppo.weights, lambda r, x: r.ppo.learner.set_weights(x)),
+    "version: push": (lambda r: r.ppo.weights, lambda r, x: r.ppo.server.push(x)),
+    "version: set_weights": (lambda r: r.ppo.weights, lambda r, x: r.ppo.learner.set_weights(x)),
+    "extra: collect": (lambda r: r.dqn.weights, lambda r, x: r.dqn.rollout.collect(x)),
+    "extra: evaluate": (lambda r: r.dqn.weights, lambda r, x: r.dqn.evaluator.evaluate(x, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_arrays_that_do_not_fit_are_answered(r: SimpleNamespace, case: str) -> None:
+    right, call = CALLS[case]
+    paths, changes = ALTERED[case.partition(":")[0]]
+    for path in paths:
+        for change in changes:
+            with pytest.raises(UserError, match=rf"{case.partition(': ')[2]}\b"):
+                call(r, cut(right(r), path, change))
+
+
+def test_a_fragment_takes_a_row_more_for_each_last_observation(r: SimpleNamespace) -> None:
+    """16 rows and one: a buffer of 16 is too small, which is said; one of 17 is not."""
+    spec, fragment = r.dqn.setup.replay, truncated(r.dqn.data)
+    fits, small = (
+        roles.Replay(dataclasses.replace(r.dqn.setup, replay=dataclasses.replace(spec, capacity=n))) for n in (17, 16)
+    )
+    assert fits.add(0, fragment) > 0
+    with pytest.raises(
+        UserError,
+        match=r"17 rows .1 of them for the last observations.* buffer of 16: raise buffer_size to 17 or more, .* in parts",
+    ):
+        small.add(0, fragment)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -23,6 +23,7 @@ from raypid.roles.parameter_server import ParameterServer
 from raypid.run import loops
 from raypid.run.agent import Agent
 from raypid.runtime.handle import OTHER, ArgumentLost, Place
+from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
 from raypid.runtime.weight_sources import ByReference, ByServers
@@ -128,6 +129,20 @@ def test_workers_pull_from_the_server_of_their_node() -> None:
     ctx.learner.role.version = 1
     next(loops.sync(ctx))  # a run that goes on from a checkpoint publishes an older version
     assert Worker.log[-1] == (2, 1)
+
+
+def test_learners_that_go_back_are_followed() -> None:
+    """A learner that is built anew goes on from a copy of its state, which may be older than what was published last."""
+    ctx = context()
+    group = LearnerGroup(ctx.backend, lambda rank: Learner, 1, num_cpus=0, num_gpus=0, start_s=9)
+    servers = ByServers(ctx.backend, group, partial(ParameterServer, SPEC), ["node 0"], timeout_s=9.0, losses=Losses(9))
+    for version in (5, 6):
+        servers.publish(ctx.backend.put(weights(version)))
+    group.generation += 1
+    for version in (3, 4):
+        servers.publish(ctx.backend.put(weights(version)))
+        assert ctx.backend.get(servers.for_evaluator()).version == version
+    assert servers.metrics()["refused"] == 0
 
 
 def test_a_lost_server_is_told_and_built_anew_within_the_budget(tmp_path: Path) -> None:
