@@ -11,23 +11,21 @@ raypid's own loops (`run/loops.py`) use the classes beneath, with supervision, r
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from raypid.checkpoint import CheckpointError, find_policy, refusing
+from raypid.checkpoint import CheckpointError, refusing
 from raypid.errors import UserError, reason
 from raypid.keywords import other_words
 from raypid.names import missing_of_role
 from raypid.neighbours import nothing_at
-from raypid.nn.policy import read_policy_weights
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
 from raypid.registry import NETWORKS
@@ -117,6 +115,14 @@ def _checked(setup: Setup, role: str) -> Setup:
 
 
 class _Role:
+    def __init_subclass__(cls) -> None:
+        """Let the constructor and all methods answer what they do not take."""
+        for name in dir(cls):
+            method = getattr(cls, name)
+            is_ours = inspect.isfunction(method) and method.__module__.startswith("raypid.")
+            if is_ours and (name == "__init__" or not name.startswith("_")) and not hasattr(method, "__wrapped__"):
+                setattr(cls, name, other_words()(method))
+
     if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
         def __getattr__(self, name: str) -> object:
@@ -134,7 +140,6 @@ class Rollout(_Role):
         UserError: `setup` is no Setup, or `worker_index` no whole number of at least 0.
     """
 
-    @other_words()
     def __init__(self, setup: Setup, worker_index: int = 0) -> None:
         setup = _checked(setup, "Rollout")
         self.worker_index = check_whole("Rollout", "worker_index", worker_index, 0)
@@ -144,7 +149,6 @@ class Rollout(_Role):
         self._network = NetworkCheck(setup.network, self._worker.policy)
         self._closed = False
 
-    @other_words()
     def collect(self, weights: Weights, timesteps: int = 0) -> tuple[Report, Collected]:
         """Act for `fragment_length` rows in each environment. Episodes go on in the next call.
 
@@ -189,7 +193,6 @@ class Replay(_Role):
         UserError: the algorithm does not learn from replay, `setup` is no Setup, or there is no such shard.
     """
 
-    @other_words()
     def __init__(self, setup: Setup, shard: int = 0, num_shards: int = 1) -> None:
         spec, name = _checked(setup, "Replay").replay, setup.algorithm.__name__
         if spec is None or not isinstance(setup.config, OffPolicyConfig) or not issubclass(setup.algorithm, OffPolicy):
@@ -209,7 +212,6 @@ class Replay(_Role):
         self._data = DataCheck(name, setup.algorithm.collect, setup.network)
         self._buffer = replay_factory(setup.algorithm.replay_kind(setup.config), spec.part(num_shards))(shard)
 
-    @other_words()
     def add(self, worker_index: int, fragment: Collected) -> int:
         """Store a trajectory.
 
@@ -232,7 +234,6 @@ class Replay(_Role):
         assert isinstance(fragment, Trajectory)
         return self._buffer.add(worker_index, fragment)
 
-    @other_words()
     def sample(self, num: int, timesteps: int = 0) -> Sample:
         """Draw `num` transitions, with replacement.
 
@@ -252,7 +253,6 @@ class Replay(_Role):
         check_timesteps("Replay.sample", timesteps)
         return self._buffer.sample(num, self._beta_at(timesteps))
 
-    @other_words()
     def set_priorities(self, sample: Sample, priorities: Array) -> None:
         """Give the rows of a sample the priorities with which they are drawn from now on. With `prioritized` only: a uniform buffer ignores them.
 
@@ -275,7 +275,6 @@ class Replay(_Role):
         """The number of rows that can be drawn."""
         return self._buffer.num_ready
 
-    @other_words()
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all rows and priorities into a folder, whose former save is replaced.
 
@@ -290,7 +289,6 @@ class Replay(_Role):
                 f"Replay.save: {folder} cannot be written: {reason(error)}. Give another folder."
             ) from error
 
-    @other_words()
     def load(self, folder: str | os.PathLike[str]) -> int:
         """Replace the contents by those that `save` wrote; returns the number of rows that can be drawn.
 
@@ -315,87 +313,8 @@ class ParameterServer(_Role, _ParameterServer):
         UserError: `setup` is no Setup.
     """
 
-    @other_words()
     def __init__(self, setup: Setup) -> None:
         super().__init__(_checked(setup, "ParameterServer").network)
-        self._check = NetworkCheck(setup.network)
-
-    @other_words()
-    def push(self, weights: Weights) -> int:
-        """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
-
-        The first push that is refused warns. `metrics()` counts all of them.
-
-        Raises:
-            ConfigError: they belong to another network.
-            UserError: they are no Weights.
-        """
-        self._check.check("ParameterServer.push", weights)
-        version = super().push(weights)
-        if version > weights.version and self.refused == 1:
-            warnings.warn(
-                f"ParameterServer.push: refused weights of version {weights.version:,}, since version {version:,} is here; "
-                "rollouts go on with that one. Let the learner go on from it, with learner.set_weights(server.pull()), or replace it, "
-                "with server.reset(learner.weights()). Further refusals are only counted, in metrics()['refused'].",
-                stacklevel=3,
-            )
-        return version
-
-    @other_words()
-    def reset(self, weights: Weights) -> int:
-        """Hold `weights`, whatever their version; returns it. For a run that begins, or goes on from a checkpoint.
-
-        Raises:
-            ConfigError: they belong to another network.
-            UserError: they are no Weights.
-        """
-        self._check.check("ParameterServer.reset", weights)
-        return super().reset(weights)
-
-    @other_words()
-    def pull(self, newer_than: int | None = None) -> Weights | None:
-        """The newest weights; None if there are none yet.
-
-        Args:
-            newer_than: a version (`weights.version`). If the newest weights are not above it, None is returned, and nothing is sent twice.
-
-        Raises:
-            UserError: `newer_than` is no whole number.
-        """
-        if newer_than is not None:
-            newer_than = check_whole(
-                "ParameterServer.pull", "newer_than, a version such as weights.version,", newer_than, -1
-            )
-        return super().pull(newer_than)
-
-    @other_words()
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a policy folder, which `raypid.load_policy`, `restore` and the setting `init_from` read.
-
-        Raises:
-            UserError: there are no weights yet, or `folder` is no path.
-            RuntimeError: it cannot be written.
-        """
-        folder = check_folder("ParameterServer.save", folder)
-        if self._weights is None:
-            raise UserError("ParameterServer.save: it holds no weights yet. Push some first: push(learner.weights()).")
-        super().save(folder)
-
-    @other_words()
-    def restore(self, folder: str | os.PathLike[str]) -> int:
-        """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
-
-        A learner goes on from them after `learner.set_weights(server.pull())`. Otherwise its pushes are older, and are refused.
-
-        Raises:
-            ConfigError: they belong to another network.
-            CheckpointError: there is nothing, or it is damaged.
-            UserError: `folder` is no path.
-        """
-        call = "ParameterServer.restore"
-        _, weights, _ = read_policy_weights(find_policy(Path(check_folder(call, folder))))
-        self._check.check(call, weights)
-        return super().reset(weights)
 
 
 class Learner(_Role):
@@ -410,7 +329,6 @@ class Learner(_Role):
         UserError: `setup` is no Setup.
     """
 
-    @other_words()
     def __init__(self, setup: Setup) -> None:
         self._replays = _checked(setup, "Learner").replay is not None
         kind = ShardLearner if self._replays else _Learner
@@ -439,7 +357,6 @@ class Learner(_Role):
         """
         return self._learner.weights()
 
-    @other_words()
     def update(self, timesteps: int, *data: Collected) -> tuple[dict[str, float], Weights]:
         """Make one update from what workers have collected with these or recent weights. For algorithms without replay.
 
@@ -465,7 +382,6 @@ class Learner(_Role):
             self._sums[name] = total + float(x), num + 1
         return done.metrics, weights
 
-    @other_words()
     def observe(self, report: Report, fragment: Collected | None = None) -> None:
         """Take in the moments of a fragment that goes into a Replay. For algorithms with replay.
 
@@ -495,7 +411,6 @@ class Learner(_Role):
         if report.returns is not None:
             self._returns = merge_moments(self._returns, report.returns)
 
-    @other_words()
     def learn(self, timesteps: int, *samples: Sample) -> tuple[list[Array], Weights]:
         """Make updates from samples of one or several Replays: one for each `batch_size` rows. For algorithms with replay.
 
@@ -562,7 +477,6 @@ class Learner(_Role):
         """
         return {**self._learner.state_dict(), "returns": self._returns.as_arrays()}
 
-    @other_words()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned.
 
@@ -582,7 +496,6 @@ class Learner(_Role):
                 f"Learner.load_state_dict takes what state_dict() of a Learner of {self._name} returned: {error}"
             ) from error
 
-    @other_words()
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights, with optimizers as they are. Their version goes on, unless the learner's own is newer.
 
@@ -604,7 +517,6 @@ class Evaluator(_Role, _Evaluator):
         UserError: `setup` is no Setup.
     """
 
-    @other_words()
     def __init__(self, setup: Setup) -> None:
         super().__init__(_checked(setup, "Evaluator").evaluation)
         self._check = NetworkCheck(setup.network, self.policy)

@@ -1,10 +1,11 @@
 """Checks of what a loop of the user's own gives to the public roles, before it does any harm.
 
-They look at types, names and shapes, never at the numbers of weights or fragments: a call costs some microseconds more.
+They look at types, names and shapes, and at numbers only where they index something: a call costs some tens of microseconds more.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import os
@@ -21,11 +22,7 @@ from raypid.nn.user_model import ModelPolicy
 from raypid.replay.buffer import row_shapes
 from raypid.types import Array, Fitness, Gradients, Report, Sample, Table, Trajectory, Tree, Weights, tree_leaves
 
-_CONTENTS: dict[str, type[Trajectory] | type[Gradients] | type[Fitness]] = {
-    "trajectory": Trajectory,
-    "gradients": Gradients,
-    "fitness": Fitness,
-}
+_CONTENTS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Trajectory, Gradients, Fitness)}
 """What workers send, by `Algorithm.collect`."""
 _MOMENTS = {"moments?.mean": "number D", "moments?.m2": "number D"}
 _RETURNS = {"returns?.mean": "number R", "returns?.m2": "number R"}
@@ -94,46 +91,49 @@ def check_arrays(call: str, data: object, only: str = "", lengths: Mapping[str, 
     """
     known = {"2": 2, **(lengths or {})}
     for path, form in _ARRAYS[type(data)].items():
-        if only not in ("", path):
-            continue
-        kind, *axes = form.split()
-        for leaf in _leaves(data, path):
-            if not _fits(leaf, kind, axes, known):
-                kind, _, below = kind.partition("<")
-                names = {axis.partition("+")[0]: None for axis in (*axes, *below) if axis not in "2*"}
-                where = ", ".join(f"{n} = {known[n]}" if n in known else f"{n} at least 1" for n in names)
+        for leaf in _leaves(data, path) if only in ("", path) else ():
+            if not _fits(leaf, form, known):
+                kind, below, axes, is_open = _parsed(form)
+                names = [f"{axis}{f'+{more}' if more else ''}" for axis, more in axes] + ["..."] * is_open
+                each = dict.fromkeys([*(axis for axis, _ in axes if axis != "2"), *below])
+                where = ", ".join(f"{axis} = {known[axis]}" if axis in known else f"{axis} at least 1" for axis in each)
                 raise UserError(
-                    f"{call}: {path.replace('?', '')} must be a NumPy array [{', '.join(axes)}] of {_TYPES[kind][1]}"
+                    f"{call}: {path.replace('?', '')} must be a NumPy array [{', '.join(names)}] of {_TYPES[kind][1]}"
                     f"{f' below {below}' if below else ''}{f', {where}' if where else ''}; it is {described(leaf)}. "
                     f"Give what the roles return, or arrays as raypid.types.{type(data).__name__} describes them."
                 )
 
 
+@functools.cache
+def _parsed(form: str) -> tuple[str, str, tuple[tuple[str, int], ...], bool]:
+    """The type, the axis whose length bounds the numbers ("": none), (axis, how much longer) of each axis, and whether more may follow."""
+    kind, *axes = form.split()
+    kind, _, below = kind.partition("<")
+    return kind, below, tuple((axis[0], int(axis[2:] or 0)) for axis in axes if axis != "*"), "*" in axes
+
+
 def _leaves(data: object, path: str) -> Iterator[object]:
     """Yield the arrays of a field."""
-    for part in path.split("."):
-        name = part.rstrip("?")
-        data = data.get(name) if isinstance(data, Mapping) else getattr(data, name, None)
-        if data is None and name != part:
+    for name in path.split("."):
+        is_optional, name = name[-1] == "?", name.rstrip("?")
+        data = data.get(name) if isinstance(data, dict) else getattr(data, name, None)
+        if data is None and is_optional:
             return
     for _, leaf in tree_leaves(data):
         yield leaf
 
 
-def _fits(leaf: object, kind: str, axes: Sequence[str], lengths: dict[str, int]) -> bool:
-    """Whether an array has this type and these axes. Adds to `lengths` what it is the first to show."""
-    kind, _, below = kind.partition("<")
-    fixed = [axis for axis in axes if axis != "*"]
+def _fits(leaf: object, form: str, known: dict[str, int]) -> bool:
+    """Whether an array has the type and the axes of `form`. Adds the lengths of axes that are not known yet to `known`."""
+    kind, below, axes, is_open = _parsed(form)
     if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _TYPES[kind][0]:
         return False
-    if leaf.ndim < len(fixed) or (leaf.ndim > len(fixed) and fixed == axes):
+    if leaf.ndim < len(axes) or (leaf.ndim > len(axes) and not is_open):
         return False
-    for axis, length in zip(fixed, leaf.shape, strict=False):
-        name, _, more = axis.partition("+")
-        base = length - int(more or 0)
-        if (not base and name != "K") or lengths.setdefault(name, base) != base:
+    for (axis, more), length in zip(axes, leaf.shape, strict=False):
+        if (length == more and axis != "K") or known.setdefault(axis, length - more) != length - more:
             return False
-    return kind != "int" or not leaf.size or bool(leaf.min() >= 0 and leaf.max() < lengths.get(below, math.inf))
+    return kind != "int" or not leaf.size or bool(leaf.min() >= 0 and leaf.max() < known.get(below, math.inf))
 
 
 def is_pair(value: object) -> bool:
@@ -271,7 +271,7 @@ class DataCheck:
         self.name, self._kind = name, _CONTENTS[collect]
         self._network = network
         self._shapes = {path: shape for path, shape in row_shapes(network).items() if "/" in path}
-        self._choices = {f"action/{leaf.path}": leaf.nvec for leaf in network.actions if leaf.nvec}
+        self._choices = {f"action/{leaf.path}": np.array(leaf.nvec) for leaf in network.actions if leaf.nvec}
         """How many actions each discrete part has."""
         self._lengths = lengths
         self._behaviour = ("log_prob", "value") if network.head == "actor_critic" else ()
@@ -344,9 +344,9 @@ class DataCheck:
                     "another environment. Make all roles of a run from the same setup."
                 )
             sizes, x = self._choices.get(path), values[path]
-            if sizes and not (x.dtype.kind in "iu" and (x >= 0).all() and (x < np.array(sizes)).all()):
+            if sizes is not None and not (x.dtype.kind in "iu" and (x >= 0).all() and (x < sizes).all()):
                 raise UserError(
-                    f"{call}: these actions are not of this run's action space: whole numbers from 0 to below {shown(list(sizes))}."
+                    f"{call}: these actions are not of this run's action space: whole numbers from 0 to below {sizes.tolist()}."
                 )
 
     def _wanted(self) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from raypid.checkpoint import find_policy
-from raypid.errors import ConfigError
+from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
+from raypid.roles.given import NetworkCheck, check_folder, check_whole
 from raypid.types import Array, Weights
 
 Parameters: TypeAlias = tuple[int, dict[str, Array]]
@@ -24,49 +27,88 @@ class ParameterServer:
 
     def __init__(self, network: NetworkSpec) -> None:
         self.network = network
+        self._check = NetworkCheck(network)
         self._weights: Weights | None = None
         self.pushes = self.pulls = self.refused = 0
         """Calls so far; pushes count what was taken, `refused` what was older than the version here."""
 
     def push(self, weights: Weights) -> int:
-        """Hold `weights`, unless those here are of a newer version; returns the version that is here now."""
-        if self._weights is not None and weights.version < self._weights.version:
-            self.refused += 1
-            return self._weights.version
-        self.pushes += 1
-        return self.reset(weights)
+        """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
+
+        The first push that is refused warns. `metrics()` counts all of them.
+
+        Raises:
+            ConfigError: they belong to another network.
+            UserError: they are no Weights.
+        """
+        self._check.check("ParameterServer.push", weights)
+        if self._weights is None or weights.version >= (version := self._weights.version):
+            self.pushes += 1
+            self._weights = weights
+            return weights.version
+        self.refused += 1
+        if self.refused == 1:
+            warnings.warn(
+                f"ParameterServer.push: refused weights of version {weights.version:,}, since version {version:,} is here; "
+                "rollouts go on with that one. Let the learner go on from it, with learner.set_weights(server.pull()), or replace it, "
+                "with server.reset(learner.weights()). Further refusals are only counted, in metrics()['refused'].",
+                stacklevel=3,
+            )
+        return version
 
     def reset(self, weights: Weights) -> int:
-        """Hold `weights`, whatever their version: a run that begins, or goes on from a checkpoint."""
+        """Hold `weights`, whatever their version; returns it. For a run that begins, or goes on from a checkpoint.
+
+        Raises:
+            ConfigError: they belong to another network.
+            UserError: they are no Weights.
+        """
+        self._check.check("ParameterServer.reset", weights)
         self._weights = weights
         return weights.version
 
     def pull(self, newer_than: int | None = None) -> Weights | None:
-        """The weights; None where there are none yet, or none of a version above `newer_than`."""
+        """The newest weights; None if there are none yet.
+
+        Args:
+            newer_than: a version (`weights.version`). If the newest weights are not above it, None is returned, and nothing is sent twice.
+
+        Raises:
+            UserError: `newer_than` is no whole number.
+        """
+        if newer_than is not None:
+            newer_than = check_whole(
+                "ParameterServer.pull", "newer_than, a version such as weights.version,", newer_than, -1
+            )
         self.pulls += 1
         w = self._weights
         return w if w is None or newer_than is None or w.version > newer_than else None
 
-    def save(self, folder: str) -> None:
-        """Write a policy folder (`raypid.load_policy` reads it).
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a policy folder, which `raypid.load_policy`, `restore` and the setting `init_from` read.
 
         Raises:
-            ValueError: there are no weights yet.
+            UserError: there are no weights yet, or `folder` is no path.
+            RuntimeError: it cannot be written.
         """
+        folder = check_folder("ParameterServer.save", folder)
         if self._weights is None:
-            raise ValueError("The parameter server holds no weights yet: push some before save.")
+            raise UserError("ParameterServer.save: it holds no weights yet. Push some first: push(learner.weights()).")
         save_policy(Path(folder), self.network, self._weights)
 
-    def restore(self, folder: str) -> int:
+    def restore(self, folder: str | os.PathLike[str]) -> int:
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
+
+        A learner goes on from them after `learner.set_weights(server.pull())`. Otherwise its pushes are older, and are refused.
 
         Raises:
             ConfigError: they belong to another network.
-            CheckpointError: nothing there, or damaged.
+            CheckpointError: there is nothing, or it is damaged.
+            UserError: `folder` is no path.
         """
-        _, weights, _ = read_policy_weights(find_policy(Path(folder)))
-        if self._weights is not None and weights.table != self._weights.table:
-            raise ConfigError(f"The weights in {folder} belong to another network than those of this parameter server.")
+        call = "ParameterServer.restore"
+        _, weights, _ = read_policy_weights(find_policy(Path(check_folder(call, folder))))
+        self._check.check(call, weights)
         return self.reset(weights)
 
     def metrics(self) -> dict[str, float]:
