@@ -37,7 +37,6 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
     for all workers (the paper's shared RMSProp, or Adam)."""
 
     Config = A3CConfig
-    normalizes = "all"
     metric_names = A2C.metric_names
     shown_metrics = (*A2C.shown_metrics, "staleness")
 

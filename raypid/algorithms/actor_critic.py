@@ -87,7 +87,6 @@ class ActorCritic(Algorithm[ActorCriticT]):
     flow: ClassVar[Literal["sync", "async", "replay"]] = "sync"
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]] = "trajectory"
     several_learners = staggers = True
-    normalizes: ClassVar[Literal["none", "box", "all"]] = "box"
     where_endless: ClassVar[Mapping[str, object]] = {"model.log_std_init": -1.0}
     network: LearningNetwork[Any]
     optimizer: Optimizer[Any, Any]

@@ -242,8 +242,6 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Whether `update` uses `collective`. If it does not, num_learners above 1 is refused."""
     learns_with_torch: ClassVar[bool] = False
     """Whether the algorithm needs torch with any settings."""
-    normalizes: ClassVar[Literal["none", "box", "all"]] = "none"
-    """For which actions observations without bounds are normalised where normalize_observations is None: those of a Box, all, or none."""
     where_endless: ClassVar[Mapping[str, object]] = {}
     """Values of settings that are None, for environments with Box actions and observations without bounds where no episode terminates within some
     random steps. A run makes these steps unless the first of the settings is given."""

@@ -167,7 +167,6 @@ class APPO(ClippedLoss, IMPALA):
     """
 
     Config = APPOConfig
-    normalizes = "all"
     metric_names = CLIPPED_METRICS
     shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "staleness")
     config: APPOConfig

@@ -240,7 +240,6 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     flow = "replay"
     collect = "trajectory"
-    normalizes = "all"
     several_learners = learns_with_torch = True
     losses: ClassVar[tuple[str, ...]] = ()
     """Names of the methods that the setting th_compile compiles."""

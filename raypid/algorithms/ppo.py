@@ -149,7 +149,6 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
 
     Config = PPOConfig
     config: PPOConfig
-    normalizes = "all"
     where_endless: ClassVar[Mapping[str, object]] = {
         **ActorCritic.where_endless,
         "gae_lambda": 0.92,

@@ -19,8 +19,6 @@ MORE_ENVS = 4
 """How many times as many environments are proposed where they wait."""
 SLOW_STEP_S = 2e-3
 """Step time from which workers pay more than anything else."""
-WIDE = 20.0
-"""Largest element of an observation that a network takes as it is."""
 UNEVEN = 100.0
 """Ratio of the deviations of an observation's elements from which they should be normalised."""
 GROWTH_MB = 5.0
@@ -100,18 +98,11 @@ def _of_observations(facts: Mapping[str, Any], config: Config) -> Iterator[Findi
 
 def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
     """Whether the elements should be brought to one size."""
-    is_image = part["dtype"] == "uint8" and len(part["shape"]) in (2, 3)
-    if not part["space"].startswith("Box") or is_image or part["max"] is None:
+    if not part["space"].startswith("Box") or part["picture"] or part["max"] is None:
         return
-    largest = max(abs(part["min"]), abs(part["max"]))
     spread = part["std_max"] / part["std_min"] if part["std_min"] else 1.0
-    if largest > WIDE or spread > UNEVEN:
-        reach = (
-            f"reaches {largest:.3g}"
-            if largest > WIDE
-            else f"has elements that vary {spread:.0f} times more than others"
-        )
-        text = f"{name} {reach}."
+    if spread > UNEVEN and not part["normalized"]:
+        text = f"{name} has elements that vary {spread:.0f} times more than others."
         yield Finding(
             "note", "observation", text, "--normalize-observations (normalize_observations=True) helps networks."
         )

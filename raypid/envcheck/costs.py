@@ -218,7 +218,7 @@ def measure_training(
     pulse = exam.channel.pulse
     pulse.rest()
     observation, action = exam.env.observation_space, exam.env.action_space
-    images = len(getattr(observation, "shape", None) or ()) >= 2
+    images = any(part.is_picture for part in exam.observations.parts)
 
     def replayed(num_envs: int) -> Replayed:
         return Replayed(num_envs, exam.kept, observation, action)

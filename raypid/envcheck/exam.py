@@ -239,18 +239,6 @@ class Exam:
 
     def _judge_box(self, path: str, space: gymnasium.spaces.Box) -> None:
         part = f"part {path!r} of the observation" if path else "the observation"
-        if space.shape and len(space.shape) == 3 and space.dtype.kind == "f" and min(space.shape[:2]) >= 16:
-            self.find(
-                "note", "observation space",
-                f"{part} looks like an image, but is {space.dtype} and so not given to a CNN: {math.prod(space.shape):,} inputs.",
-                "Declare Box(0, 255, (height, width, channels), np.uint8) and return that.",
-            )  # fmt: skip
-        if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] > 16 >= space.shape[0]:
-            self.find(
-                "warning", "observation space",
-                f"{part} has shape {space.shape}: channels seem to come first, so it is no image to raypid.",
-                "Return height, width, channels: np.moveaxis(image, 0, -1).",
-            )  # fmt: skip
         if space.low.size and bool((space.low > space.high).any()):
             self.find("problem", "observation space", f"{part} has a lower bound above its upper one.")
 
@@ -263,8 +251,8 @@ class Exam:
         if unbounded:
             self.find(
                 "warning", "action space",
-                f"{unbounded_words(unbounded[0])}: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC and TD3 squash "
-                "to -1..1.",
+                f"{unbounded_words(unbounded[0])}: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC, TD3 and DDPG "
+                "refuse them.",
                 "Declare bounds: raypid then scales [-1, 1] to them.",
             )  # fmt: skip
         for box in scaled[:1]:

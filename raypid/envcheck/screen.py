@@ -92,7 +92,9 @@ def _seen(observation: Mapping[str, Any]) -> str:
         return ""
     low, high = min(p["min"] for p in parts), max(p["max"] for p in parts)
     infinite = max(p["infinite_share"] for p in parts)
-    return f"; seen {low:.4g} to {high:.4g}" + (f", not finite in {infinite:.1%} of the steps" if infinite else "")
+    pictures = [p["path"] for p in parts if p["picture"]]
+    text = f"; seen {low:.4g} to {high:.4g}" + (f", not finite in {infinite:.1%} of the steps" if infinite else "")
+    return text + (f"; a picture{': ' if any(pictures) else ''}{', '.join(pictures)}" if pictures else "")
 
 
 def _reward(reward: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from raypid.envs.observation_checks import ObservationError, ObservationLayout, ObservationPart
+from raypid.nn.catalog import PLAIN, bound_of, is_picture
 from raypid.spaces import Space, is_nested, members
 from raypid.types import Array
 
@@ -55,6 +56,8 @@ class Part:
         """The dtypes that came."""
         self.is_refused = False
         """A reset left its bounds, which is a problem by itself."""
+        self.is_picture = False
+        """Training takes it for a picture, by the first value."""
         self.outside = ""
         """The first element beyond its bounds, in words."""
 
@@ -69,7 +72,9 @@ class Part:
             place = _first(~np.isfinite(array))
             self.num_infinite += 1
             return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{_at(place)}.")]
-        found = [] if part.shape == () or array.size else [("empty", f"{part.label} has no elements.")]
+        found: list[tuple[str, str]] = []
+        if not self.num:
+            self.is_picture = is_picture(part.leaf, array[None])
         slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
         bad = (array < part.low - slack) | (array > part.high + slack)
         if bad.any():
@@ -102,6 +107,7 @@ class Part:
         deviation = np.sqrt(np.maximum(0, variance))
         return {
             "path": part.path, "space": words(part.space), "shape": list(part.shape), "dtype": str(part.dtype),
+            "picture": self.is_picture, "normalized": not self.is_picture and bound_of(part.leaf) > PLAIN,
             "given_dtypes": sorted(self.given), "size": int(np.prod(part.shape)),
             "min": float(self.low.min()) if seen and self.low.size else None,
             "max": float(self.high.max()) if seen and self.low.size else None,

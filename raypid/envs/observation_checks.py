@@ -35,7 +35,7 @@ class ObservationPart:
     """One array of an observation: where it is found, and what may be in it."""
 
     def __init__(self, leaf: SpaceLeaf) -> None:
-        self.keys, self.path, self.space = leaf.keys, leaf.path, leaf.space
+        self.leaf, self.keys, self.path, self.space = leaf, leaf.keys, leaf.path, leaf.space
         self.shape, self.dtype = leaf.shape, leaf.dtype
         self.is_box, self.is_float = leaf.kind == "Box", self.dtype.kind == "f"
         if isinstance(leaf.space, spaces.Box):

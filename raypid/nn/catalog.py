@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from gymnasium import spaces
@@ -17,29 +19,63 @@ from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
 from raypid.types import Array, Tree, tree_leaves
 
 MIN_SIDE = 16
-"""Images with a smaller side are flattened by default: a fully connected network learns them faster, without torch."""
+"""Smallest side of a picture: a fully connected network learns smaller ones faster, without torch."""
+MAX_CHANNELS = 16
+"""Most channels of a picture."""
+MAX_SYMBOL = 32
+"""Numbers up to which an array with the bounds of bytes holds symbols, such as kinds of objects in the cells of a grid."""
 SMALL = 8
 """Elements of an observation up to which narrow layers learn as well as wide ones, twice as fast."""
-LARGE = 100.0
-"""Size of an observation's element beyond which networks need it normalised."""
+PLAIN = 10.0
+"""Size of numbers up to which networks take them as they are."""
 NO_BOUND = 1e9
 """Bounds of this size say nothing: they are there because a Box asks for some."""
 _INPUTS = {"Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
 _DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 
 
-def observation_leaf(leaf: SpaceLeaf) -> Leaf:
-    """Choose how one array of an observation enters the network."""
+def observation_leaf(leaf: SpaceLeaf, seen: Array | None = None) -> Leaf:
+    """Choose how one array of an observation enters the network, given what was `seen` of it [N, *]: as an image if its shape allows
+    that, else as a vector of numbers, or one-hot."""
     shape, dtype = leaf.shape, str(leaf.dtype)
     if not isinstance(leaf.space, spaces.Box):
         kind = _INPUTS[leaf.kind]
         return Leaf(path=leaf.path, kind=kind, shape=shape, nvec=leaf.nvec, start=leaf.start, dtype=dtype)
-    is_bytes = leaf.dtype == np.uint8
-    scale = 1 / max(1.0, float(np.max(leaf.space.high))) if is_bytes else 1.0
-    if (len(shape) == 3 and min(shape[0], shape[2]) <= 16 or len(shape) == 2 and is_bytes) and math.prod(shape) > 0:
-        last = len(shape) == 3 and shape[2] <= shape[0]
-        return Leaf(path=leaf.path, kind="image", shape=shape, dtype=dtype, channels_last=last, scale=scale)
-    return Leaf(path=leaf.path, kind="vector", shape=shape, dtype=dtype, scale=scale)
+    has_channels = len(shape) == 3 and min(shape[0], shape[2]) <= MAX_CHANNELS
+    if not (has_channels or len(shape) == 2 and (leaf.dtype == np.uint8 or _has_byte_bounds(leaf))) or 0 in shape:
+        return Leaf(path=leaf.path, kind="vector", shape=shape, dtype=dtype)
+    last = has_channels and shape[2] <= shape[0]
+    scale = 1 / max(1.0, _largest(leaf, seen))
+    return Leaf(path=leaf.path, kind="image", shape=shape, dtype=dtype, channels_last=last, scale=scale)
+
+
+def is_picture(leaf: SpaceLeaf, seen: Array | None = None) -> bool:
+    """Return whether one array of an observation is a picture, given what was `seen` of it [N, *].
+
+    Pictures are scaled by their bounds and convolved; all other arrays are numbers. A picture is (height, width, channels) or (channels,
+    height, width) with up to MAX_CHANNELS channels, or (height, width) of bytes. Its sides have at least MIN_SIDE elements. If
+    bounds are those of bytes, and all that was seen is 1 to MAX_SYMBOL, it is a grid of symbols.
+    """
+    image = observation_leaf(leaf, seen)
+    return image.kind == "image" and min(image.image_shape[1:]) >= MIN_SIDE and not _holds_symbols(leaf, seen)
+
+
+def _has_byte_bounds(leaf: SpaceLeaf) -> bool:
+    box = leaf.space
+    return isinstance(box, spaces.Box) and bool(box.low.size) and (box.low.min(), box.high.max()) == (0, 255)
+
+
+def _holds_symbols(leaf: SpaceLeaf, seen: Array | None) -> bool:
+    """Return whether numbers that could be bytes of a picture are small ones. Zeros alone say nothing: pictures may begin black."""
+    return seen is not None and _has_byte_bounds(leaf) and 0 < np.max(seen, initial=0) <= MAX_SYMBOL
+
+
+def _largest(leaf: SpaceLeaf, seen: Array | None) -> float:
+    """Return the largest size of an image's elements: by its bounds, or by what was seen if these say nothing."""
+    bound = bound_of(leaf)
+    if seen is not None and (bound >= NO_BOUND or _holds_symbols(leaf, seen)):
+        return float(np.max(np.abs(seen), initial=0.0))
+    return bound if bound < NO_BOUND else 1.0
 
 
 def action_leaf(leaf: SpaceLeaf, model: ModelConfig) -> ActionLeaf:
@@ -56,9 +92,20 @@ def action_leaf(leaf: SpaceLeaf, model: ModelConfig) -> ActionLeaf:
 
 
 def build_spec(
-    observation_space: Space, action_space: Space, model: ModelConfig, *, frame_stack: int = 1, normalize: bool = False
+    observation_space: Space,
+    action_space: Space,
+    model: ModelConfig,
+    *,
+    frame_stack: int = 1,
+    normalize: bool = False,
+    first: Tree | None = None,
+    like: NetworkSpec | None = None,
 ) -> NetworkSpec:
     """Build the NetworkSpec for a pair of spaces: the default one, or what `model` asks for.
+
+    Args:
+        first: observations [N, *], by which pictures are told from grids of symbols.
+        like: a network that exists. What it takes for pictures stays so.
 
     Raises:
         SpaceError: a space that cannot be handled.
@@ -67,17 +114,14 @@ def build_spec(
     observed = space_leaves(observation_space, "observation")
     actions = tuple(action_leaf(leaf, model) for leaf in space_leaves(action_space, "action"))
     mask_size = _mask_size(observed, actions)
-    leaves = tuple(observation_leaf(leaf) for leaf in observed if leaf.path != "action_mask")
-    if not leaves:
+    observed = [leaf for leaf in observed if leaf.path != "action_mask"]
+    if not observed:
         raise ConfigError("The observation holds nothing but the action mask.")
     network = "mlp" if model.network in STEPS else model.network
     if network not in NETWORKS and network != "auto":
         # raises with the nearest names
         NETWORKS.get(network)
-    if network in ("auto", "mlp"):
-        # images that are too small to convolve are flattened
-        flat = [leaf.kind == "image" and (network == "mlp" or min(leaf.image_shape[1:]) < MIN_SIDE) for leaf in leaves]
-        leaves = tuple(_flat(leaf) if is_flat else leaf for leaf, is_flat in zip(leaves, flat, strict=True))
+    leaves = _leaves(observed, network, first, like)
     if network == "auto":
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
     _check(model, network, leaves)
@@ -104,31 +148,56 @@ def build_spec(
     )
 
 
-def large_element(observation_space: Space, pipeline: PipelineSpec, first: Tree | None) -> str:
-    """Say which part of observations has numbers beyond LARGE, by the bounds of its space or in the observations `first` [N, *]; "" if
-    none has."""
-    bounds = {leaf.path: _bounds(leaf) for leaf in space_leaves(observation_space, "observation")}
-    observed = {} if first is None else dict(tree_leaves(first))
-    for leaf in (leaf for leaf in pipeline.leaves if leaf.kind == "vector"):
-        known = bounds[leaf.path][bounds[leaf.path] < NO_BOUND]
-        sizes = {"bounds": known, "a first observation": np.abs(observed.get(leaf.path, 0.0))}
-        for what, size in sizes.items():
-            if (largest := leaf.scale * float(np.max(size, initial=0.0))) > LARGE:
-                return f"{what}{f' of {leaf.path}' if leaf.path else ''} up to {largest:.3g}"
-    return ""
+def _leaves(
+    observed: Sequence[SpaceLeaf], network: str, first: Tree | None, like: NetworkSpec | None
+) -> tuple[Leaf, ...]:
+    """Choose how the parts of observations enter the network; a convolutional or registered one gets all that can be an image."""
+    seen = {} if first is None else dict(tree_leaves(first))
+    leaves = tuple(observation_leaf(leaf, seen.get(leaf.path)) for leaf in observed)
+    if network in ("auto", "mlp"):
+        pictures = [network == "auto" and is_picture(leaf, seen.get(leaf.path)) for leaf in observed]
+        leaves = tuple(leaf if keep else _numbers(leaf) for leaf, keep in zip(leaves, pictures, strict=True))
+    if like is None or network not in ("auto", like.network):
+        return leaves
+    before = {(leaf.path, leaf.shape, leaf.dtype): leaf for leaf in like.pipeline.leaves}
+    return tuple(before.get((leaf.path, leaf.shape, leaf.dtype), leaf) for leaf in leaves)
+
+
+def beyond_plain(observation_space: Space, pipeline: PipelineSpec) -> str:
+    """Say which numbers of observations are not within about [-PLAIN, PLAIN] by their bounds; "" if all are."""
+    numbers = {leaf.path for leaf in pipeline.leaves if leaf.kind == "vector"}
+    leaves = [leaf for leaf in space_leaves(observation_space, "observation") if leaf.path in numbers]
+    sizes = {leaf.path: bound_of(leaf) for leaf in leaves}
+    path, largest = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
+    if largest <= PLAIN:
+        return ""
+    return (
+        "observations have no bounds"
+        if largest >= NO_BOUND
+        else f"bounds{f' of {path}' if path else ''} up to {largest:.3g}"
+    )
 
 
 def has_open_bounds(observation_space: Space) -> bool:
-    """Whether a part of observations that could be normalised has elements without bounds."""
+    """Return whether numbers of observations have elements without bounds."""
     leaves = space_leaves(observation_space, "observation")
-    return any(observation_leaf(leaf).kind == "vector" and (_bounds(leaf) >= NO_BOUND).any() for leaf in leaves)
+    return any(observation_leaf(leaf).kind == "vector" and bound_of(leaf) >= NO_BOUND for leaf in leaves)
 
 
-def _bounds(leaf: SpaceLeaf) -> Array:
-    """The sizes of the bounds of a Box; nothing of other spaces."""
+def needs_look(observation_space: Space) -> bool:
+    """Return whether only an observation shows what a part of it is, a picture or a grid of symbols, or how large its numbers are."""
+    leaves = space_leaves(observation_space, "observation")
+    return any(
+        observation_leaf(leaf).kind == "image" and (_has_byte_bounds(leaf) or bound_of(leaf) >= NO_BOUND)
+        for leaf in leaves
+    )
+
+
+def bound_of(leaf: SpaceLeaf) -> float:
+    """Return the largest size that the bounds of a Box allow; 0 for other spaces. From NO_BOUND on, an element has no bound."""
     if not isinstance(leaf.space, spaces.Box):
-        return np.zeros(0)
-    return np.abs(np.array([leaf.space.low, leaf.space.high], np.float64))
+        return 0.0
+    return float(np.max(np.abs(np.array([leaf.space.low, leaf.space.high], np.float64)), initial=0.0))
 
 
 def _widths(leaves: tuple[Leaf, ...], frame_stack: int) -> tuple[int, ...]:
@@ -181,5 +250,5 @@ def _target(network: str) -> str:
     return "" if cls.__module__ == "__main__" else name_of(cls)
 
 
-def _flat(leaf: Leaf) -> Leaf:
-    return Leaf(path=leaf.path, kind="vector", shape=leaf.shape, dtype=leaf.dtype, scale=leaf.scale)
+def _numbers(leaf: Leaf) -> Leaf:
+    return replace(leaf, kind="vector", channels_last=False, scale=1.0) if leaf.kind == "image" else leaf

@@ -31,7 +31,7 @@ from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, is_native, only
 from raypid.errors import UserError, shown
 from raypid.extras import need
 from raypid.modules import apart, located, name_of, names_file
-from raypid.nn.catalog import build_spec, has_open_bounds, large_element
+from raypid.nn.catalog import beyond_plain, build_spec, has_open_bounds, needs_look
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec, differences
 from raypid.nn.policy import read_policy_weights
@@ -63,7 +63,7 @@ from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.saved_settings import settings_for
 from raypid.spaces import Space
 from raypid.tuned import TUNED
-from raypid.types import Weights
+from raypid.types import Tree, Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 Adapted: TypeAlias = dict[str, tuple[object, str]]
@@ -446,14 +446,14 @@ def examine(
     first = _sampled(config, _looks(run, config, is_new=like is None)) if before is None else before.sample
     spaces = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
-    network = _network(run, config, *spaces, like)
+    network = _network(run, config, *spaces, like, first.first)
     by_network = idle_settings(config, network)
     config.refuse(by_network, given_names(given or {}))
     idle = {**config.idle(), **by_network}
     adapted = _by_environment(run, config, network, first, idle)
     if any(value for value, _ in adapted.values()):  # else the network is the one that it is
         config = config.replace({name: value for name, (value, _) in adapted.items()})
-        network = _network(run, config, *spaces, like)
+        network = _network(run, config, *spaces, like, first.first)
     by_spaces = ALGORITHMS.get(run).for_spaces(config, network)
     adapted |= {name: choice for name, choice in by_spaces.items() if name not in idle}
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
@@ -465,9 +465,7 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
     chosen: Adapted = {}
     name = "normalize_observations"
     if config.normalize_observations is None and name not in idle:
-        why = large_element(first.observation_space, network.pipeline, first.first)
-        if not why and _gains_from_scale(run, first):
-            why = "observations have no bounds"
+        why = beyond_plain(first.observation_space, network.pipeline)
         chosen[name] = (bool(why), why or "no large numbers in observations")
         if why:
             try:
@@ -495,17 +493,9 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
     return chosen | {name: (value, why) for name, value in streams.items()}
 
 
-def _gains_from_scale(run: str, found: Sample) -> bool:
-    """Whether an algorithm learns faster from normalised observations because these have no bounds, as positions and velocities."""
-    normalizes = ALGORITHMS.get(run).normalizes
-    gains = normalizes == "all" or normalizes == "box" and isinstance(found.action_space, Box)
-    return gains and has_open_bounds(found.observation_space)
-
-
 def sample_key(run: str, config: Config) -> str:
     """Equal for runs that look equally far at environments that, also in evaluations, have the same spaces."""
-    algorithm = ALGORITHMS.get(run)
-    depends = algorithm.normalizes, config.normalize_observations, _open_to_steps(run, config)
+    depends = config.model.network == "auto", _open_to_steps(run, config)
     return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, depends))
 
 
@@ -516,15 +506,14 @@ def _open_to_steps(run: str, config: Config) -> bool:
 
 
 def _looks(run: str, config: Config, *, is_new: bool) -> Looks:
-    """How far a run looks at its environment: at a first observation if that may decide whether observations are normalised, and at steps
-    if these decide another setting."""
+    """How far a run looks at its environment: at a first observation if that tells pictures from grids of symbols, and at steps if these
+    decide a setting."""
 
     def looks(found: Sample) -> Depth:
-        if not has_open_bounds(found.observation_space):
-            return "spaces"
-        if is_new and isinstance(found.action_space, Box) and _open_to_steps(run, config):
+        space = found.observation_space
+        if is_new and isinstance(found.action_space, Box) and _open_to_steps(run, config) and has_open_bounds(space):
             return "steps"
-        return "reset" if config.normalize_observations is None and not _gains_from_scale(run, found) else "spaces"
+        return "reset" if is_new and needs_look(space) else "spaces"
 
     return looks
 
@@ -539,8 +528,10 @@ def _sampled(c: Config, looks: Looks) -> Sample:
         return sample(spec, looks)
 
 
-def _network(run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None) -> NetworkSpec:
-    """The network for the environment's spaces and the algorithm.
+def _network(
+    run: str, c: Config, observation: Space, action: Space, like: NetworkSpec | None, first: Tree | None = None
+) -> NetworkSpec:
+    """The network for the environment's spaces, a first observation [1, *] and the algorithm.
 
     Raises:
         ConfigError: `model.network` does not go with the algorithm, or the network differs from `like`.
@@ -554,7 +545,9 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
             "shows them; raypid.register_model adds one."
         )
     normalize = bool(c.normalize_observations)
-    network = build_spec(observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize)
+    network = build_spec(
+        observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize, first=first, like=like
+    )
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     if network.head == "model" and not algorithm.own_model:
         raise ConfigError(
@@ -568,6 +561,12 @@ def _network(run: str, c: Config, observation: Space, action: Space, like: Netwo
     if why := algorithm.wants_torch(c, network):
         need({"torch": why})
     network = algorithm.network_spec(c, network)
+    squashed = [leaf for leaf in network.actions if leaf.kind.startswith("squashed")]
+    if like is None and not np.isfinite([bound for leaf in squashed for bound in (*leaf.low, *leaf.high)]).all():
+        raise ConfigError(
+            f"{run} chooses actions between the bounds of their space, and a part of {action} has none: declare finite bounds in the "
+            "environment, such as Box(-1, 1, ...), or train with PPO, whose actions need no bounds."
+        )
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
 

@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
-from raypid.nn.catalog import build_spec, has_open_bounds, large_element
+from raypid.nn.catalog import beyond_plain, build_spec, has_open_bounds, is_picture, needs_look
 from raypid.nn.network_spec import NetworkSpec
-from raypid.spaces import SpaceError
+from raypid.spaces import SpaceError, space_leaves
 
 BOX = spaces.Box(-1, 1, (3,))
 TWO = spaces.Discrete(2)
@@ -161,32 +161,27 @@ def box(low: Any, high: Any, dtype: Any = np.float32) -> spaces.Box:
 
 
 @pytest.mark.parametrize(
-    ("observation", "first", "said"),
+    ("observation", "said"),
     [
-        (box([-4.8, -INF], [4.8, INF]), [[0.1, 2.0]], ""),
-        (box([-28.0], [28.0]), None, ""),
-        (box([-INF, -INF], [INF, INF]), [[1.0, -1e5]], "a first observation up to 1e+05"),
-        (box([-INF], [INF]), None, ""),
-        (box([1e5 - 1], [1e5 + 1]), [[1e5]], "bounds up to 1e+05"),
-        (box([0, -3.4e38], [3000, 3.4e38]), [[0.0, 0.0]], "bounds up to 3e+03"),
-        (box([-1e12], [1e12]), [[1.0]], ""),
-        (box([0], [500], np.int32), [[3]], "bounds up to 500"),
-        (box([np.iinfo(np.int64).min], [np.iinfo(np.int64).max], np.int64), [[200]], "a first observation up to 200"),
-        (bytes_of(128), None, ""),
-        (bytes_of(84, 84), None, ""),
-        (spaces.MultiBinary(4), None, ""),
-        (spaces.Discrete(1000), None, ""),
+        (BOX, ""),
+        (box([-10.0], [10.0]), ""),
+        (box([-28.0], [28.0]), "bounds up to 28"),
+        (box([-4.8, -INF], [4.8, INF]), "observations have no bounds"),
+        (box([-1e12], [1e12]), "observations have no bounds"),
+        (box([1e5 - 1], [1e5 + 1]), "bounds up to 1e+05"),
+        (box([0], [500], np.int32), "bounds up to 500"),
+        (box([np.iinfo(np.int64).min], [np.iinfo(np.int64).max], np.int64), "observations have no bounds"),
+        (bytes_of(128), "bounds up to 255"),
+        (bytes_of(7, 7, 3), "bounds up to 255"),
+        (bytes_of(84, 84), ""),
+        (bytes_of(0), ""),
+        (spaces.MultiBinary(4), ""),
+        (spaces.Discrete(1000), ""),
+        (spaces.Dict(a=BOX, b=spaces.Dict(c=box([-99], [9])), image=bytes_of(84, 84)), "bounds of b/c up to 99"),
     ],
 )
-def test_large_observations_by_their_bounds_or_the_first_one(observation: Any, first: Any, said: str) -> None:
-    seen = None if first is None else np.array(first, observation.dtype)
-    assert large_element(observation, spec(observation).pipeline, seen) == said
-
-
-def test_the_part_of_an_observation_that_is_large_is_named() -> None:
-    parts = spaces.Dict(a=BOX, b=spaces.Dict(c=box([-INF], [INF])), image=bytes_of(84, 84))
-    seen = {"a": np.zeros((1, 3)), "b": {"c": np.full((1, 1), 1e6)}, "image": np.full((1, 84, 84), 255)}
-    assert large_element(parts, spec(parts).pipeline, seen) == "a first observation of b/c up to 1e+06"
+def test_numbers_are_normalised_by_their_bounds(observation: Any, said: str) -> None:
+    assert beyond_plain(observation, spec(observation).pipeline) == said
 
 
 @pytest.mark.parametrize(
@@ -196,5 +191,65 @@ def test_the_part_of_an_observation_that_is_large_is_named() -> None:
         (spaces.Dict(a=BOX, b=box([-1e10], [1e10])), True), (spaces.Box(-INF, INF, (32, 32, 3), np.float32), False),
     ],
 )  # fmt: skip
-def test_an_environment_is_reset_only_where_bounds_say_nothing(observation: Any, is_open: bool) -> None:
+def test_bounds_that_say_nothing(observation: Any, is_open: bool) -> None:
     assert has_open_bounds(observation) == is_open
+
+
+NUMBERS = ("mlp", "vector", 1.0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
+@pytest.mark.parametrize(
+    ("shape", "largest", "expected"),
+    [
+        ((7, 7, 3), 10, NUMBERS),  # a grid of symbols
+        ((7, 7, 3), 255, NUMBERS),  # too small to convolve
+        ((19, 19, 3), 10, NUMBERS),
+        ((3, 19, 19), 10, NUMBERS),
+        ((19, 19, 3), 255, ("cnn", "image", 1 / 255)),
+        ((3, 19, 19), 255, ("cnn", "image", 1 / 255)),
+        ((84, 84, 3), 10, NUMBERS),
+        ((84, 84, 3), 33, ("cnn", "image", 1 / 255)),
+        ((84, 84, 3), 0, ("cnn", "image", 1 / 255)),  # a black screen says nothing
+        ((84, 84), 255, ("cnn", "image", 1 / 255)),
+        ((21, 79), 10, NUMBERS),
+        ((147,), 10, NUMBERS),
+        ((0, 19, 3), 0, NUMBERS),
+    ],
+)
+def test_bytes_are_pictures_or_symbols_by_what_is_seen(
+    shape: tuple[int, ...], largest: int, expected: tuple[str, str, float], dtype: Any
+) -> None:
+    space = spaces.Box(0, 255, shape, dtype)
+    first = np.full((1, *shape), largest, dtype)
+    found = build_spec(space, TWO, ModelConfig(), first=first)
+    (leaf,) = found.pipeline.leaves
+    assert (found.network, leaf.kind, leaf.scale) == (expected[0], expected[1], pytest.approx(expected[2]))
+    assert is_picture(space_leaves(space, "observation")[0], first) == (expected is not NUMBERS)
+    assert needs_look(space) == (len(shape) > 1 and 0 not in shape)
+    # a run that goes on keeps what it began with
+    assert build_spec(space, TWO, ModelConfig(), like=found).pipeline == found.pipeline
+
+
+@pytest.mark.parametrize(
+    ("space", "seen", "scale"),
+    [
+        (spaces.Box(0, 1, (36, 36, 3), np.float32), None, 1.0),
+        (spaces.Box(-1, 1, (36, 36, 3), np.float32), None, 1.0),
+        (spaces.Box(-128, 127, (36, 36, 3), np.int8), None, 1 / 128),
+        (spaces.Box(0, 65535, (36, 36, 1), np.uint16), None, 1 / 65535),
+        (spaces.Box(-INF, INF, (36, 36, 3), np.float32), 200, 1 / 200),  # what has no bounds is scaled by what is seen
+        (spaces.Box(-INF, INF, (36, 36, 3), np.int32), 200, 1 / 200),
+        (spaces.Box(-INF, INF, (36, 36, 3), np.float32), None, 1.0),
+    ],
+)
+def test_pictures_of_any_dtype_are_scaled(space: spaces.Box, seen: float | None, scale: float) -> None:
+    first = None if seen is None else np.full((1, *space.shape), seen, space.dtype)
+    (leaf,) = build_spec(space, TWO, ModelConfig(), first=first).pipeline.leaves
+    assert (leaf.kind, leaf.scale) == ("image", pytest.approx(scale))
+
+
+def test_symbols_are_scaled_by_what_is_seen_where_a_cnn_is_asked_for() -> None:
+    first = np.full((1, 7, 7, 3), 10, np.uint8)
+    (leaf,) = build_spec(bytes_of(7, 7, 3), TWO, ModelConfig(network="cnn"), first=first).pipeline.leaves
+    assert (leaf.kind, leaf.scale) == ("image", pytest.approx(0.1))
