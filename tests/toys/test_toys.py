@@ -6,12 +6,13 @@ from itertools import product
 from typing import Any
 
 import pytest
-from toys import BEYOND_FLOAT32, CONTINUOUS, DISCRETE, ON_RAY, PERIOD, TOYS, Follow, earned, ray_settings, train
+from toys import BEYOND_FLOAT32, CONTINUOUS, DISCRETE, ON_RAY, PERIOD, TOYS, Corner, Follow, earned, ray_settings, train
 
 import raypid
 from raypid.envs import EnvError
 from raypid.errors import UserError
 
+DTYPES, ORDERS = ("uint8", "float32"), (True, False)
 WHOLE_EPISODES = ("ES", "ARS")
 """Algorithms that an environment without end has a message for."""
 CASES = [
@@ -40,6 +41,25 @@ def test_what_is_named_can_be_earned(name: str, continuous: bool) -> None:
 def test_ppo_learns(run: str, name: str, continuous: bool) -> None:
     best, steps = train(run, name, continuous, seed=0)
     assert best >= TOYS[name].learnt(continuous), (best, steps)
+
+
+PICTURES = [
+    # a square that is convolved takes seconds, a flattened one tenths of one
+    *(pytest.param(side, symbols, *kind) for side, symbols in ((7, True), (7, False), (19, True)) for kind in product(DTYPES, ORDERS)),
+    *(pytest.param(19, False, *kind, marks=pytest.mark.ci_slow) for kind in product(DTYPES, ORDERS)),
+    *(pytest.param(84, symbols, *kind, marks=pytest.mark.ci_slow) for symbols in (True, False) for kind in zip(DTYPES, ORDERS)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("side", "symbols", "dtype", "channels_last"), PICTURES)
+def test_pictures_and_symbols_are_learnt(side: int, symbols: bool, dtype: str, channels_last: bool) -> None:
+    about = {"side": side, "symbols": symbols, "dtype": dtype, "channels_last": channels_last}
+    with raypid.PPO(Corner, env_config=about, evaluation_interval=0, seed=0) as agent:
+        assert bool(agent.network.pipeline.images) is (side > 7 and not symbols)
+        assert agent.network.pipeline.normalize is not bool(agent.network.pipeline.images)
+        while agent.timesteps < 15_000 and agent.eval(10)["episode_reward_mean"] < 9:
+            agent.train()
+        assert agent.timesteps < 15_000
 
 
 @pytest.mark.slow

@@ -108,6 +108,41 @@ class Guess(gymnasium.Env[Array, Any]):
         return np.array([self._number], np.float32) if self._continuous else min(int((self._number + 1) * 1.5), 2)
 
 
+class Corner(gymnasium.Env[Array, Any]):
+    """Name the quarter of a picture, or of a grid of symbols, that stands out: 1 a step, 10 steps. Its space says 0 to 255.
+
+    Args:
+        side: of the square, which has 3 channels.
+        symbols: numbers up to 10, as kinds of objects; else numbers up to 200, as colours.
+        channels_last: whether the shape is (side, side, 3) rather than (3, side, side).
+    """
+
+    def __init__(self, side: int, symbols: bool, dtype: str, channels_last: bool) -> None:
+        self._side, self._symbols, self._dtype, self._last = side, symbols, dtype, channels_last
+        shape = (side, side, 3) if channels_last else (3, side, side)
+        self.observation_space: Any = spaces.Box(0, 255, shape, np.dtype(dtype).type)
+        self.action_space: Any = spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        reward = float(action == self._right)
+        return self._observe(), reward, False, self._step == 10, {}
+
+    def _observe(self) -> Array:
+        dim, bright = (4, 10) if self._symbols else (60, 200)
+        image = self.np_random.integers(0, dim, (self._side, self._side, 3)).astype(self._dtype)
+        self._right = int(self.np_random.integers(4))
+        (row, column), half, edge = divmod(self._right, 2), self._side // 2, max(1, self._side // 8)
+        down, across = (slice(half * place + edge, half * (place + 1) - edge) for place in (row, column))
+        image[down, across] = bright
+        return image if self._last else np.moveaxis(image, -1, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Toy:
     """A kind of environment. Returns are those of an episode, or of PERIOD steps of one that does not end, with (discrete,
