@@ -57,9 +57,9 @@ def reraise_signal(error: BaseException) -> None:
     """Raise `error` again if a signal raised it, as Ctrl-C does. All else is the environment's own doing, sys.exit() included."""
     if isinstance(error, Exception):
         return
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = [code for handler in handlers if (code := getattr(handler, "__code__", None)) is not None]
-    by_default = isinstance(error, KeyboardInterrupt) and handlers[0] is signal.default_int_handler
+    by_default = isinstance(error, KeyboardInterrupt) and signal.default_int_handler in handlers
     if by_default or any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
         raise error
 

@@ -29,6 +29,9 @@ class Proposer(Protocol):
     def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
         """Learn of a trial that has ended: its score at the rung that it reached, and whether it was `stopped` there as hopeless."""
 
+    def forget(self, units: Units) -> None:
+        """Drop a proposal whose trial has ended without saying anything about its settings."""
+
 
 class RandomProposer:
     """Draws settings independently of each other and of what was found."""
@@ -42,6 +45,9 @@ class RandomProposer:
         return {name: float(self._rng.random()) for name in self.space}
 
     def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
+        pass
+
+    def forget(self, units: Units) -> None:
         pass
 
 
@@ -83,11 +89,9 @@ class OptunaProposer:
         states = self._optuna.trial.TrialState
         state = states.PRUNED if stopped else states.COMPLETE
         score = max(score, -1e300)  # of a trial that failed
-        asked = next((pair for pair in self._asked if pair[0] == units), None)
-        if asked is not None:
-            self._asked.remove(asked)
-            asked[1].report(score, rung)
-            self._study.tell(asked[1], None if stopped else score, state)
+        if (asked := self._take(units)) is not None:
+            asked.report(score, rung)
+            self._study.tell(asked, None if stopped else score, state)
             return
         params = {name: self._param(name, unit) for name, unit in units.items() if name in self.space}
         self._study.add_trial(
@@ -99,6 +103,18 @@ class OptunaProposer:
                 state=state,
             )
         )
+
+    def forget(self, units: Units) -> None:
+        if (asked := self._take(units)) is not None:  # what still ran would count as bad
+            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+
+    def _take(self, units: Units) -> Any:
+        """Optuna's trial of a proposal, which ends now; None if an earlier process has proposed it."""
+        asked = next((pair for pair in self._asked if pair[0] == units), None)
+        if asked is None:
+            return None
+        self._asked.remove(asked)
+        return asked[1]
 
     def _place(self, name: str, param: float) -> float:
         range_ = self.space[name]

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypid.config import Config, ConfigError, canonical
-from raypid.errors import HEAD, CodeError, UserError
+from raypid.errors import CodeError, UserError
 from raypid.experiments import budget as b
 from raypid.experiments.budget import Plan
 from raypid.experiments.halving import LATE, Halving, ranked
 from raypid.experiments.processes import Event
 from raypid.experiments.propose import Proposer, check_proposer, make_proposer
-from raypid.experiments.search_trials import Kind, SearchTrial, TrialLog, mean_return, read_trials
+from raypid.experiments.search_trials import BY_SETTINGS, Kind, SearchTrial, TrialLog, mean_return, read_trials
 from raypid.experiments.space import SearchSpace, at, dotted, fixed_by, sample, search_space
 from raypid.experiments.space import units as units_of
 from raypid.neighbours import nothing_at
@@ -421,7 +421,7 @@ class Search:
             passed = {"stopped": [], "cut": [rung for rung in rungs if rung <= trial.seconds]}.get(trial.state, rungs)
             self._take(trial, event, passed)
         if trial.state == "failed":
-            trial.scores = []
+            trial.scores, trial.failure = [], event["kind"]
             trial.message = trial.message.splitlines()[-1].removeprefix("raypid: ") if trial.message else event["kind"]
         self._log.add(trial)
         self._learn(trial)
@@ -432,9 +432,13 @@ class Search:
         """Let the proposer know of a trial that has ended, and the rungs of the first."""
         if trial.number == 1:
             self._time_first(trial)
-        if trial.kind == "search" and trial.units and (trial.scores or trial.state == "failed"):
+        if trial.kind != "search" or not trial.units:
+            return
+        if trial.scores or trial.failure in BY_SETTINGS:
             rung = max(0, len(trial.scores) - 1)
             self.proposer.tell(trial.units, trial.score, rung, stopped=trial.state not in ("finished", "goal"))
+        else:
+            self.proposer.forget(trial.units)
 
     def _heed_failure(self, trial: SearchTrial, event: Event) -> None:
         """Show a traceback once; end the search where nothing can work.
@@ -450,7 +454,7 @@ class Search:
         if event["kind"] == "unwritten":
             raise Unwritten(event["message"])
         if event["kind"] == "user" and not trial.settings:
-            raise CodeError(event["message"]) if event["message"].startswith(HEAD) else UserError(event["message"])
+            raise UserError(event["message"])
         if event["kind"] in ("diverged", "slow"):
             return  # its settings did it
         self._failed.append(trial)
@@ -458,7 +462,7 @@ class Search:
         if len(self._failed) >= (3 if len(self._failed) == ended else MAX_FAILED):
             which = f"{'first' if len(self._failed) == ended else 'last'} {len(self._failed)}"
             message = f"The {which} trials have failed, so the search ends. The last: {trial.message} See {self.out}."
-            raise CodeError(f"{text or HEAD}\nraypid: {message}") if text else RuntimeError(message)
+            raise CodeError(f"{text}\nraypid: {message}") if text else RuntimeError(message)
         if text and not self._told_traceback and event["kind"] == "error":
             self._told_traceback = True
             self.tell(text)

@@ -17,6 +17,8 @@ from raypid.plain_data import read_json
 TRIALS = "trials.jsonl"
 Kind: TypeAlias = Literal["search", "race", "found", "defaults"]
 State: TypeAlias = Literal["running", "finished", "goal", "stopped", "cut", "failed"]
+BY_SETTINGS = ("user", "diverged", "slow")
+"""Failures that speak against the settings of a trial. Others are the environment's, or the machine's."""
 Curve: TypeAlias = Sequence[tuple[float, float]]
 """(seconds of training, mean return of an evaluation), in order of time."""
 
@@ -52,6 +54,8 @@ class SearchTrial:
     """Those at the rungs that it reached."""
     message: str = ""
     """What was wrong with one that failed."""
+    failure: str = ""
+    """What has failed: user (raypid refuses the settings), diverged, slow; or what says nothing about the settings: error, died, hung."""
     ended_at: float = 0.0
     """Seconds of the search when it ended."""
 

@@ -17,12 +17,14 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from raypid.config import is_none
 from raypid.experiments.halving import LATE
 
 EVALUATION = "evaluation/episode_reward_mean"
+_ENVS = str(Path(__file__).parents[1] / "envs") + os.sep
 FRESH = 0.9
 """An evaluation counts as that of a rung if it is not older than this part of the rung's seconds."""
 
@@ -72,25 +74,45 @@ def _lines(timeout_s: float | None = None) -> Any:
 class _TooLong(BaseException):  # no Exception, for which a run would save what it has
     """Raised inside an iteration that takes longer than a whole trial."""
 
+    kind = "slow"
+
+
+class _Hung(_TooLong):
+    """Raised inside an iteration in which one call of the environment takes longer than half a trial."""
+
+    kind = "hung"
+
 
 @contextlib.contextmanager
 def _within(seconds: float | None) -> Iterator[None]:
-    """Raise _TooLong after so many seconds of wall time; None: never."""
+    """Raise _TooLong after so many seconds of wall time, or _Hung; None: never."""
+    calls: list[FrameType | None] = []
 
-    def raise_(number: int, frame: object) -> None:
-        raise _TooLong(f"its first iteration took longer than {seconds:.2g} s")
+    def look(number: int, frame: FrameType | None) -> None:
+        calls.append(_call_of_environment(frame))
+        if len(calls) > 1 and calls[0] is calls[1] is not None:
+            raise _Hung(f"its environment did not return within {seconds:.2g} s")
+        if len(calls) > 1:
+            raise _TooLong(f"its first iteration took longer than {seconds:.2g} s")
 
     if seconds is None:
         yield
         return
-    signal.signal(signal.SIGALRM, raise_)
-    signal.setitimer(
-        signal.ITIMER_REAL, seconds, 1.0
-    )  # again, where it was raised in what lets nothing out, such as __del__
+    signal.signal(signal.SIGALRM, look)
+    # at half of the time, at its end, and again where it was raised in what lets nothing out, such as __del__
+    signal.setitimer(signal.ITIMER_REAL, seconds / 2, seconds / 2)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _call_of_environment(frame: FrameType | None) -> FrameType | None:
+    """The frame of the call that raypid's environments have made last and that has not returned; None if there is none."""
+    called = frame
+    while frame is not None and not frame.f_code.co_filename.startswith(_ENVS):
+        called, frame = frame, frame.f_back
+    return called if frame is not None else None
 
 
 def _said(trial: int, timeout_s: float | None = None) -> list[str]:
@@ -107,19 +129,35 @@ def _said(trial: int, timeout_s: float | None = None) -> list[str]:
 
 def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
     """Run one trial and report how it ended. An error of any kind ends the trial alone."""
-    from raypid.errors import Diverged, UserError
-    from raypid.outputs import Unwritten
-
     about: dict[str, object] = {"event": "ended", "trial": order["trial"]}
     try:
         _say(events, **about, **_train(order, events))
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
-        kind = "user" if isinstance(error, UserError) else "unwritten" if isinstance(error, Unwritten) else "error"
-        kind = "diverged" if isinstance(error, Diverged) else "slow" if isinstance(error, _TooLong) else kind
-        text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        _say(events, **about, state="failed", kind=kind, message=str(error), traceback=text)
+        text = getattr(error, "worker_traceback", "") or _traceback(error)
+        _say(events, **about, state="failed", kind=_kind(error), message=str(error), traceback=text)
+
+
+def _traceback(error: BaseException) -> str:
+    """What a user sees of an error: the traceback of their own code, where its message begins with that."""
+    from raypid.errors import HEAD
+
+    if str(error).startswith(HEAD):
+        return str(error).rpartition("\nraypid: ")[0]
+    return "".join(traceback.format_exception(error))
+
+
+def _kind(error: BaseException) -> str:
+    """What has failed, as an event says it (`raypid.experiments.search_trials.BY_SETTINGS`)."""
+    from raypid.envs.errors import EnvError
+    from raypid.errors import Diverged, UserError
+    from raypid.outputs import Unwritten
+
+    if isinstance(error, _TooLong):
+        return error.kind
+    kinds = {EnvError: "error", UserError: "user", Unwritten: "unwritten", Diverged: "diverged"}
+    return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "error")
 
 
 def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:

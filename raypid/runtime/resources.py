@@ -99,10 +99,24 @@ def _granted_cpus() -> float:
     return cgroup_limits().cpus
 
 
+_GRANTS = {
+    "SLURM_CPUS_PER_TASK": "", "SLURM_CPUS_ON_NODE": "", "PBS_NUM_PPN": "", "NCPUS": "PBS_JOBID", "NSLOTS": "SGE_TASK_ID",
+    "LSB_DJOB_NUMPROC": "",
+}  # fmt: skip
+"""Variables by which schedulers tell a job how many CPUs it has -> one that shows whose a common name is."""
+
+
+def granted_cpus() -> tuple[float, str]:
+    """The fewest CPUs that a scheduler's variable grants to this job, and that variable; (inf, "") without one."""
+    given = {name: os.environ.get(name, "") for name, of in _GRANTS.items() if not of or of in os.environ}
+    return min(((float(text), name) for name, text in given.items() if text.isdecimal()), default=(math.inf, ""))
+
+
 def num_cores(limits: Capacity | None = None) -> int:
-    """CPUs that this process may use. A fraction of a CPU that its control group grants counts as one."""
+    """CPUs that this process may use: the fewest of its affinity, its control groups and what a scheduler says (`granted_cpus`). A fraction
+    of a CPU counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = limits.cpus if limits else _granted_cpus()
+    granted = min(limits.cpus if limits else _granted_cpus(), granted_cpus()[0])
     return allowed if granted >= allowed else max(1, math.ceil(granted))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -121,6 +122,8 @@ def test_optuna_learns_and_takes_what_was_found_before() -> None:
         units = {name: float(rng.random()) for name in space}
         resumed.tell(units, quality(units), 2, stopped=False)
     assert np.mean(search_with(resumed, 10)) > np.mean(dice) + 0.05
+    resumed.forget(resumed.propose())
+    assert "RUNNING" not in {trial.state.name for trial in resumed._study.trials}  # it would count as bad
 
 
 def test_an_unknown_proposer_is_refused() -> None:
@@ -184,6 +187,11 @@ def test_what_matters_is_named_and_nothing_else() -> None:
 # -- the search --------------------------------------------------------------------------------------------------------
 
 
+def failure(trial: int, kind: str, message: str, text: str = "") -> Event:
+    about = {"event": "ended", "trial": trial, "state": "failed", "kind": kind}
+    return {**about, "message": message, "traceback": text}
+
+
 class Formula:
     """Runs trials at once, by a formula of their settings; the first seed flatters settings with a high clip."""
 
@@ -221,30 +229,9 @@ class Formula:
         events: list[Event] = [{"event": "rung", "rung": i, **about} for i in range(len(rungs) - 1)]
         last: Event = {"event": "ended", "state": "finished", **about}
         if self.dies_on in settings and settings["seed"] > 0:
-            events, last = (
-                [],
-                {
-                    "event": "ended",
-                    "trial": trial,
-                    "state": "failed",
-                    "kind": "died",
-                    "message": "It died.",
-                    "traceback": "",
-                },
-            )
+            events, last = [], failure(trial, "died", "It died.")
         if self.broken:
-            text = "Traceback (most recent call last):\nValueError: boom"
-            events, last = (
-                [],
-                {
-                    "event": "ended",
-                    "trial": trial,
-                    "state": "failed",
-                    "kind": "error",
-                    "message": "boom",
-                    "traceback": text,
-                },
-            )
+            events, last = [], failure(trial, "error", "boom", "Traceback (most recent call last):\nValueError: boom")
         self._left[trial] = [*events, last]
 
     def answer(self, trial: int, *, go_on: bool) -> None:
@@ -366,22 +353,87 @@ def test_trials_are_not_stopped_before_the_defaults_have_learned(tmp_path: Path)
     assert stopped and all(len(t.scores) == 2 for t in stopped)
 
 
-def test_a_first_iteration_longer_than_a_trial_is_broken_off(tmp_path: Path) -> None:
-    processes, order = (
-        TrialProcesses(1, tmp_path / "log"),
-        {"run": "PPO", "below": {}, "stop": {}, "baseline": 9.0, "keep": False, "settle_steps": 0, "on_ray": False},
-    )
-    settings = {"env": "CartPole-v1", "seed": 0, "num_envs_per_worker": 64, "fragment_length": 4096, "num_epochs": 100}
+FLAKY = """
+    import os, time
+    import gymnasium, numpy as np
+
+    class Flaky(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32), gymnasium.spaces.Discrete(2)
+
+        def __init__(self, construct="pass", step="pass"):
+            self._step = step
+            exec(construct)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            exec(self._step)
+            return np.zeros(1, np.float32), 0.0, False, False, {}
+"""
+HUGE = {"num_envs_per_worker": 64, "fragment_length": 4096, "num_epochs": 100}
+
+
+@pytest.mark.parametrize(
+    ("args", "settings", "kind", "message"),
+    [
+        ({}, HUGE, "slow", "its first iteration took longer than 0.4 s"),
+        ({"step": "time.sleep(60)"}, {}, "hung", "its environment did not return within 0.4 s"),
+        ({"step": "os._exit(3)"}, {}, "died", "exit code 3"),
+        ({"step": "raise ConnectionError('no answer')"}, {}, "error", "ConnectionError: no answer"),
+        ({"construct": "raise ConnectionError('no answer')"}, {}, "error", "ConnectionError: no answer"),
+        ({"construct": "raise MemoryError"}, {}, "error", "MemoryError"),
+        ({}, {"batch_size": -1}, "user", "batch_size must be at least 1"),
+    ],
+)
+def test_a_trial_says_what_has_failed(
+    args: dict[str, str], settings: dict[str, int], kind: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "flaky.py").write_text(textwrap.dedent(FLAKY))
+    processes = TrialProcesses(1, tmp_path / "log")
+    order = {"run": "PPO", "below": {}, "stop": {}, "baseline": 9.0, "keep": False, "settle_steps": 0, "on_ray": False}
+    given = {"env": str(tmp_path / "flaky.py"), "env_config": args, "seed": 0, "num_envs_per_worker": 1, **settings}
     try:
         (tmp_path / "trial").mkdir()
-        more = {"settings": settings, "folder": str(tmp_path / "trial"), "rungs": [0.1], "first_within": 0.2}
+        more = {"settings": given, "folder": str(tmp_path / "trial"), "rungs": [0.1], "first_within": 0.4}
         processes.start(1, {**order, **more})
         while not (events := [event for event in processes.wait(10) if event["event"] == "ended"]):
             pass
     finally:
         processes.close()
-    assert (events[0]["state"], events[0].get("kind")) == ("failed", "slow"), events
-    assert "its first iteration took longer than 0.2 s" in events[0]["message"]
+    assert (events[0]["state"], events[0].get("kind")) == ("failed", kind), events[0]["traceback"] + events[0]["message"]
+    assert message in events[0]["message"], events
+    assert "raypid: " not in events[0]["traceback"]
+
+
+@pytest.mark.parametrize("number", [1, 4])
+@pytest.mark.parametrize(
+    ("kind", "blamed"),
+    [("error", False), ("died", False), ("hung", False), ("diverged", True), ("slow", True), ("user", True)],
+)
+def test_one_failure_is_counted_and_told_only_if_the_settings_caused_it(
+    kind: str, blamed: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails(Formula):
+        def start(self, trial: int, order: Mapping[str, object]) -> None:
+            super().start(trial, order)
+            if trial == number:
+                self._left[trial] = [failure(trial, kind, "It failed.")]
+
+    told: dict[float, float] = {}
+    monkeypatch.setattr(RandomProposer, "tell", lambda self, units, score, *rest, **more: told.update({units["lr"]: score}))
+    if kind == "user" and number == 1:
+        with pytest.raises(UserError, match="It failed"):
+            run_search(tmp_path, Fails())
+        return
+    search, _ = run_search(tmp_path, Fails())
+    failed = search.trials[number]
+    assert (failed.state, failed.failure, failed.message, failed.scores) == ("failed", kind, "It failed.", [])
+    assert len(search.of("search")) == 20 and search.found is not None
+    assert told.get(failed.units["lr"]) == (-math.inf if blamed else None)
+    told.clear()
+    run_search(tmp_path, Formula())  # goes on from the folder
+    assert told.get(failed.units["lr"]) == (-math.inf if blamed else None)
 
 
 def test_failures_in_a_row_end_the_search_with_the_reason(tmp_path: Path) -> None:
