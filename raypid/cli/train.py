@@ -654,9 +654,11 @@ def _experiments(
     return read_experiments(options.file, above)
 
 
-def fitting_command(argv: Sequence[str], fits: Mapping[str, float]) -> str:
+def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
     """The command with the settings that fit, and without --gpu where these leave no GPU."""
-    changes = {f"--{name.replace('_', '-')}": f"{value:g}" for name, value in fits.items()}
+    from raypid.runtime.resources import FLAGS
+
+    changes = dict(FLAGS.setting(name, value).split(" ", 1) for name, value in fits.items())
     gone = {*changes, *(["--gpu"] if fits.get("num_gpus") == 0 else [])}
     kept: list[str] = []
     words = iter(argv)

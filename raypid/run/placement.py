@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from raypid.address import chosen
-from raypid.config import Config, ConfigError, divides, gpu_ids
+from raypid.config import Config, ConfigError, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.plan import CPU, GPU, STORE, Node, Plan, all_places, plan, plan_around
-from raypid.runtime.resources import FLAGS, Has, Needs, ResourceError, Words, num_cores, num_gpus, preflight
+from raypid.runtime.resources import FLAGS, Has, Needs, ResourceError, Value, Words, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -230,6 +234,7 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
         copies=5 if "buffer_size" in sizes else 4,
         learners_by_gpu=config.gpu is not None and config.num_learners == config.num_gpus > 1,
+        complete=partial(_completed, config),
     )
 
 
@@ -247,27 +252,56 @@ def _cluster(backend: RayBackend, nodes: tuple[Node, ...], most: float | None) -
 
 
 def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[ConfigT, list[str]]:
-    """The settings that fit, and notes of what was changed. There are at most as many learners as workers and GPUs can feed.
+    """The settings that fit, and notes of what was changed.
 
     Raises:
-        ConfigError: the settings that fit do not go together.
+        ConfigError: too many environments.
         ResourceError: see `preflight`.
     """
     changes, notes = preflight(needs, has, fit=config.fit, words=words)
     config = config.replace(changes)
     if config.num_envs_per_worker > MOST_ENVS:  # they may fit, but are built one after another
         raise ConfigError(f"num_envs_per_worker must be at most {MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")
-    most = min(config.num_learners, max(1, config.num_workers))
-    fits = next(n for n in range(most, -1, -1) if divides(config.num_gpus, n) and _splits(config, n))
-    if fits < config.num_learners:
-        notes.append(f"{config.num_learners} learners are too many for that: going on with num_learners={fits}")
-        config = config.replace({"num_learners": fits})
-    if changes:
-        config.validate(open_end=True)  # whether it may is checked before
     return config, notes
 
 
-def _splits(config: Config, num_learners: int) -> bool:
-    """Whether learners that draw samples can have equal parts of a batch."""
-    shards: object = getattr(config, "num_replay_shards", None)
-    return not isinstance(shards, int) or config.batch_size % (max(1, num_learners) * max(1, shards)) == 0
+_MOST_TRIED = 100
+"""Numbers of learners and replay shards that are tried."""
+
+
+def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value] | None:
+    """Complete changes that make a run fit by those that must come with them, and try all of them as a run would.
+
+    Settings that were above another stay at most there, there are as many learners and replay shards as the rest allows, and what then has no
+    effect goes back to its default. None: the settings are refused all the same.
+    """
+    changed = config.replace(changes)
+    follow = {name: most for name, most in _bounds(changed).items() if 0 < most < (getattr(changed, name, None) or 0)}
+    before, default = config.idle(), type(config)()
+    changed = changed.replace(follow)
+    parts = {
+        name: getattr(changed, name) for name in ("num_learners", "num_replay_shards") if getattr(changed, name, 0)
+    }
+    for nums in itertools.islice(itertools.product(*(range(num, -1, -1) for num in parts.values())), _MOST_TRIED):
+        fewer = {name: num for name, num in zip(parts, nums, strict=True) if num != getattr(config, name)}
+        whole = {**changes, **follow, **fewer}
+        changed = config.replace(whole)
+        idle = {name: attrgetter(name)(default) for name in changed.idle().keys() - before.keys()}
+        whole |= {name: value for name, value in idle.items() if attrgetter(name)(changed) != value}
+        with contextlib.suppress(ConfigError):
+            config.replace(whole).validate(open_end=True)  # whether it may be open is checked before
+            return whole
+    return None
+
+
+def _bounds(config: Config) -> dict[str, int]:
+    """Settings that fall with others: name -> the most that others leave it."""
+    bounds = {
+        "num_learners": config.num_workers,
+        "num_replay_shards": config.num_workers,
+        "num_envs_per_worker": MOST_ENVS,
+    }
+    if rows := getattr(config, "buffer_size", 0):
+        streams = config.num_envs_per_worker * max(1, config.num_workers)
+        bounds |= {"start_steps": rows, "fragment_length": rows // (2 * streams)}
+    return {**bounds, "top_directions": getattr(config, "population", 0)}

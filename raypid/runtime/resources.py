@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import glob
+import itertools
 import math
 import os
 import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
@@ -27,6 +28,7 @@ _MUCH_BYTES = 4096
 """Observations from which on (images) what workers collect is much for the network of one learner's node: docs/scaling.md."""
 
 Number = int | float
+Value = Number | str | tuple[int, ...]
 
 
 def limit_threads(num: int) -> None:
@@ -144,6 +146,8 @@ class Has:
     """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
     shared_memory: float
     place: str
+    granted_by: str = ""
+    """The scheduler's variable that grants so few CPUs, if one does."""
     nodes: tuple[Node, ...] = ()
     """Of a cluster that was joined."""
     cores: float = math.inf
@@ -160,9 +164,11 @@ class Has:
         learners, but not for more workers than there are cores."""
         limits = cgroup_limits()
         shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
+        cores, (granted, variable) = num_cores(limits), granted_cpus()
         return cls(
-            cpus=num_cpus or num_cores(limits),
-            cores=num_cores(limits),
+            cpus=num_cpus or cores,
+            cores=cores,
+            granted_by=variable if cores >= granted else "",
             gpus=num_gpus(),
             memory=(1 - _RESERVE) * min(_free_memory(), limits.memory),
             shared_memory=shm,
@@ -211,6 +217,24 @@ class Needs:
     """Networks of the learner's besides the policy, each about as large."""
     copies: int = 4
     """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
+    changes: Mapping[str, Value] = field(default_factory=dict)
+    """What differs from the settings as given."""
+    complete: Callable[[Mapping[str, Value]], Mapping[str, Value] | None] = dict
+    """Completes changes by what must come with them; None where the settings are refused all the same."""
+
+    def after(self, changes: Mapping[str, Value]) -> Needs:
+        """These needs with other settings. Those that need nothing are only kept in `changes`."""
+        needs = copy.copy(self)
+        for name, value in changes.items():
+            if hasattr(needs, name.removeprefix("model.")):
+                setattr(needs, name.removeprefix("model."), value)
+        needs.changes = {**self.changes, **changes}
+        return needs
+
+    def working(self, changes: Mapping[str, Value]) -> dict[str, Value]:
+        """Changes completed so that a run takes them; {} if it refuses them."""
+        whole = self.complete({**self.changes, **changes}) or {}
+        return {name: value for name, value in whole.items() if self.changes.get(name) != value}
 
     @property
     def num_cpus(self) -> float:
@@ -312,8 +336,13 @@ _MEMORY = (
 )  # fmt: skip
 """The settings that memory depends on."""
 _MODEL = ("hidden", "channels", "memory_size")
-_SHRINK = ("num_workers", "num_gpus", "num_learners", "num_envs_per_worker", "fragment_length", "buffer_size")
-"""Settings that `fit` changes. The others decide what is learnt."""
+_SHRINK = (
+    "num_workers", "num_gpus", "num_learners", "num_envs_per_worker", "fragment_length", "buffer_size",
+    "num_replay_shards", "start_steps", "learner_sync",
+)  # fmt: skip
+"""Settings that `fit` changes, the last three only where others force it. The rest decides what is learnt."""
+_TRIES = {"batch_size": 100}
+"""How many values of a setting are tried, from the largest that fits downwards, where that must be a multiple of something; of others one."""
 
 
 class Words:
@@ -354,8 +383,10 @@ class Shortage:
     resource: str
     """GPU, CPU, place on its nodes (for a worker), memory or shared memory (/dev/shm); the last two in bytes."""
     place: str
-    fits: Mapping[str, Number] = field(default_factory=dict)
+    fits: Mapping[str, Value] = field(default_factory=dict)
     """Settings that make it fit; empty where none does."""
+    smaller: int = 0
+    """Bytes of an observation with which it would fit, where no setting does."""
     detail: str = ""
     """What belongs to the setting's value: the CPUs of a worker, learners."""
     keeps: float = 0.0
@@ -399,7 +430,7 @@ class ResourceError(UserError):
     """More was asked for than there is. A preflight says what: `shortages`."""
 
     def __init__(
-        self, message: str, shortages: Sequence[Shortage] = (), fits: Mapping[str, Number] | None = None
+        self, message: str, shortages: Sequence[Shortage] = (), fits: Mapping[str, Value] | None = None
     ) -> None:
         super().__init__(message)
         self.shortages = shortages
@@ -416,22 +447,29 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
     """Why a run does not fit, and what would."""
     first = {shortage.setting: shortage for shortage in reversed(shortages)}
     reasons = "; ".join(s.reason(words) for s in shortages if s is first[s.setting] or s.resource == "CPU")
-    last = {name: shortage for shortage in shortages for name in shortage.fits}
+    last = {name: shortage for shortage in shortages for name in shortage.fits or [shortage.setting]}
     remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
     hopeless = [s for s in shortages if s.hopeless]
     if any(not s.remedy(words) for s in hopeless):
-        none = any("num_workers" in s.fits for s in hopeless)
-        return f"{reasons}.{f' Nothing fits: not even one {words.worker}.' if none else ''}"
+        if any("num_workers" in s.fits for s in hopeless):
+            return f"{reasons}. Nothing fits: not even one {words.worker}."
+        smaller = max(s.smaller for s in hopeless) / 2**10
+        fits = f" Nothing fits but smaller observations (images of fewer pixels): of at most {smaller:,.1f} KiB each."
+        return f"{reasons}.{fits if smaller else ''}"
     shrinks = not hopeless and all(name in _SHRINK for s in shortages for name in s.fits)
     return f"{reasons}. What fits: {'; '.join(remedies)}{f'; {words.fit} does it by itself' if shrinks else ''}."
 
 
 def check(needs: Needs, has: Has) -> Shortage | None:
-    """The first thing that does not fit."""
+    """The first thing that does not fit. What it says would fit passes the checks of settings and, with what was changed before, this one."""
     gpus = sum(node.has(GPU) for node in has.nodes) if has.nodes and needs.num_learners else has.gpus
     if needs.num_gpus > gpus + 1e-9:
-        return _gpu_shortage(needs, has, gpus)
-    return _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
+        short: Shortage | None = _gpu_shortage(needs, has, gpus)
+    else:
+        short = _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
+    if short is None or short.hopeless:
+        return short
+    return replace(short, fits=needs.working(short.fits))
 
 
 def _gpu_shortage(needs: Needs, has: Has, there: float) -> Shortage:
@@ -461,7 +499,10 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
         if learners < needs.num_learners:
             fits["num_learners"] = learners
         keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
-        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=has.place,
+        if not keeps or check(needs.after({"num_cpus_per_worker": keeps}), has):
+            keeps = 0.0
+        place = f"this job ({has.granted_by})" if has.granted_by else has.place
+        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=place,
                         fits=fits, detail=detail, keeps=keeps, lacks=CPU, nodes=has.free_on(CPU))  # fmt: skip
     return None
 
@@ -493,8 +534,10 @@ def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
     elif kind == "learner":
         fits = _fewer_gpus(needs, has, num_placed)
     else:
+        free = [{**node.free, MEMORY: (1 - _RESERVE) * node.has(MEMORY)} for node in has.nodes]
+        left = replace(has, nodes=tuple(replace(node, free=f) for node, f in zip(has.nodes, free, strict=True)))
         size = bisect_right(
-            range(1, needs.buffer_size), 0, key=lambda n: _with(needs, buffer_size=n, has=has).missing(kind)
+            range(1, needs.buffer_size), 0, key=lambda n: _with(needs, buffer_size=n, has=left).missing(kind)
         )
         fits = {"buffer_size": size} if size else {}
     short = CPU if each.get(CPU) else MEMORY
@@ -508,10 +551,7 @@ def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
 
 def _with(needs: Needs, *, has: Has, **changed: Number) -> Plan:
     """The plan of other needs."""
-    needs = copy.copy(needs)
-    for name, value in changed.items():
-        setattr(needs, name, value)
-    return plan(needs.roles, has.nodes)
+    return plan(needs.after(changed).roles, has.nodes)
 
 
 def _kept(needs: Needs, has: Has) -> float:
@@ -560,56 +600,64 @@ def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
         if amount(needs) > there:
             setting, fits = _culprit(needs, amount, there)
             called = f"model.{setting}" if setting in _MODEL else setting
+            smaller = 0 if fits else _largest(needs, "frame_bytes", amount, (1 - _RESERVE) * there)
             return Shortage(setting=called, value=getattr(needs, setting), needed=amount(needs), available=there, resource=name,
-                            place=has.place, fits={} if fits is None else {called: fits})  # fmt: skip
+                            place=has.place, fits=fits, smaller=smaller)  # fmt: skip
     return None
 
 
-def _culprit(needs: Needs, amount: Callable[[Needs], float], there: float) -> tuple[str, int | None]:
-    """The setting to blame for an `amount` above what is there, and its largest value that fits (None: there is none)."""
+Measure = Callable[[Needs], float]
 
-    def with_value(setting: str, value: object) -> float:
-        changed = copy.copy(needs)
-        setattr(changed, setting, value)
-        return amount(changed)
+
+def _culprit(needs: Needs, amount: Measure, there: float) -> tuple[str, dict[str, Value]]:
+    """The setting to blame for an `amount` above what is there, and settings that fit and are accepted ({}: there are none).
+
+    They leave a tenth free, since others take memory too before the run begins; where that is too much to ask, they just fit.
+    """
 
     def size(setting: str) -> int:
         value = given[setting]
         return max(value) if isinstance(value, tuple) else value
 
-    given: dict[str, int | tuple[int, ...]] = {name: getattr(needs, name) for name in _MEMORY}
-    least = {name: with_value(name, () if isinstance(value, tuple) else 1) for name, value in given.items() if value}
-    enough = [name for name in least if least[name] <= there]
+    given: dict[str, int | tuple[int, ...]] = {name: value for name in _MEMORY if (value := getattr(needs, name))}
     if needs.num_workers and needs.process_bytes > there:
-        return "num_workers", 0
-    setting = "num_workers" if "num_workers" in enough else max(enough or least, key=size)
-    if not enough or isinstance(given[setting], tuple):
-        return setting, None
-    num_fitting = bisect_right(range(1, size(setting)), there, key=lambda value: with_value(setting, value))
-    return setting, max(1, num_fitting)
+        return "num_workers", {"num_workers": 0}
+    none: dict[str, Value] = {name: () if isinstance(value, tuple) else 1 for name, value in given.items()}
+    enough = [name for name in given if amount(needs.after({name: none[name]})) <= there]
+    ranked = sorted(enough or given, key=lambda name: (name != "num_workers" or not enough, -size(name)))
+    for limit, setting in itertools.product(((1 - _RESERVE) * there, there), ranked if enough else ()):
+        most = 0 if isinstance(given[setting], tuple) else _largest(needs, setting, amount, limit)
+        called = f"model.{setting}" if setting in _MODEL else setting
+        for value in range(most, max(0, most - _TRIES.get(setting, 1)), -1):
+            if fits := needs.working({called: value}):
+                return setting, fits
+    return ranked[0], {}
 
 
-def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Number], list[str]]:
+def _largest(needs: Needs, name: str, amount: Measure, limit: float) -> int:
+    """The largest value of a setting below the one given with which an `amount` is within a limit; 0: there is none."""
+    return bisect_right(range(1, getattr(needs, name)), limit, key=lambda value: amount(needs.after({name: value})))
+
+
+def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Value], list[str]]:
     """Settings to change (only with `fit`) and what to tell the user.
 
     Raises:
         ResourceError: it does not fit, and `fit` is off or does not help. The message says what would fit.
     """
     shortages: list[Shortage] = []
-    changes: dict[str, Number] = {}
     while (short := check(needs, has)) is not None:
         shortages.append(short)
         if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
-            fit, changes = False, {}
+            fit, needs = False, replace(needs, changes={})
             break
-        changes |= short.fits
-        needs = copy.copy(needs)
-        for name, value in short.fits.items():
-            setattr(needs, name.removeprefix("model."), value)
+        needs = needs.after(short.fits)
     if shortages and not fit:
-        raise ResourceError(_refusal(shortages, words), shortages, changes)
+        raise ResourceError(_refusal(shortages, words), shortages, needs.changes)
     going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]
-    return changes, [f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)]
+    return dict(needs.changes), [
+        f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)
+    ]
 
 
 def _shown(value: object) -> str:

@@ -125,6 +125,8 @@ def test_the_documented_command(capsys: Any) -> None:
     assert said.out == "" and said.err.count("\n") == 1 and "--num-gpus 3 needs 3 GPUs" in said.err
     command = said.err.split("The command that fits: ")[1].split()
     assert command[:4] == ["raypid", "train", "--env-name", "gym_env"] and "--gpu" not in command
+    large = fitting_command(["train", "--buffer-size", "20000000000"], {"buffer_size": 1234567890})
+    assert large == "raypid train --buffer-size 1234567890"
 
 
 def test_run_and_agent_are_one_of_two(capsys: Any) -> None:

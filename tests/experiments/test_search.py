@@ -401,7 +401,9 @@ def test_a_trial_says_what_has_failed(
             pass
     finally:
         processes.close()
-    assert (events[0]["state"], events[0].get("kind")) == ("failed", kind), events[0]["traceback"] + events[0]["message"]
+    assert (events[0]["state"], events[0].get("kind")) == ("failed", kind), (
+        events[0]["traceback"] + events[0]["message"]
+    )
     assert message in events[0]["message"], events
     assert "raypid: " not in events[0]["traceback"]
 
@@ -421,7 +423,9 @@ def test_one_failure_is_counted_and_told_only_if_the_settings_caused_it(
                 self._left[trial] = [failure(trial, kind, "It failed.")]
 
     told: dict[float, float] = {}
-    monkeypatch.setattr(RandomProposer, "tell", lambda self, units, score, *rest, **more: told.update({units["lr"]: score}))
+    monkeypatch.setattr(
+        RandomProposer, "tell", lambda self, units, score, *rest, **more: told.update({units["lr"]: score})
+    )
     if kind == "user" and number == 1:
         with pytest.raises(UserError, match="It failed"):
             run_search(tmp_path, Fails())

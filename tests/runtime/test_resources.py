@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from raypid.runtime.plan import Node
-from raypid.runtime.resources import Capacity, Has, Needs, ResourceError, Words, cgroup_limits, num_cores, num_gpus
+from raypid.runtime.resources import (
+    _GRANTS,
+    Capacity,
+    Has,
+    Needs,
+    ResourceError,
+    Words,
+    cgroup_limits,
+    num_cores,
+    num_gpus,
+)
 from raypid.runtime.resources import preflight as _preflight
 
 GIB = 2**30
@@ -63,7 +73,7 @@ def test_what_fits_passes() -> None:
             ["4 workers of 1 CPU and 2 learners need 6 CPUs", "--num-workers 2"],
             2,
         ),
-        ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["10.0 GiB of memory", "--num-workers 20"], 20),
+        ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["10.0 GiB of memory", "--num-workers 18"], 18),
         (
             {"num_workers": 2, "fragment_length": GIB, "frame_bytes": 0},
             {"shared_memory": 150.0 * GIB, "memory": 1000.0 * GIB},
@@ -156,7 +166,9 @@ def test_the_setting_that_takes_most_is_named_and_the_value_that_fits_does(
         return
     fitted = {key.removeprefix("model."): value for s in error.value.shortages for key, value in s.fits.items()}
     assert preflight(needs(**{**asked, **fitted}), there, fit=False) == ({}, [])
-    over = {**fitted, fits.removeprefix("model."): 1 + int(1.01 * fitted[fits.removeprefix("model.")])}
+    less = has(cpus=10**6, memory=0.91 * there.memory, shared_memory=0.91 * there.shared_memory)
+    assert preflight(needs(**{**asked, **fitted}), less, fit=False) == ({}, [])  # others take memory too
+    over = {**fitted, fits.removeprefix("model."): 1 + int(1.14 * fitted[fits.removeprefix("model.")])}
     refusal(needs(**{**asked, **over}), there)
 
 
@@ -173,9 +185,11 @@ def test_names_of_another_interface() -> None:
         _preflight(needs(num_workers=9, fragment_length=10**10), has(), fit=False, words=ours)
     text = str(error.value)
     assert text.startswith("9 actors of 1 CPU need 9 CPUs, this machine has 4; num_steps=10000000000 needs"), text
-    assert "What fits: num_actors=4, or num_cpus_per_worker=0.44 to keep 9 actors; num_steps=" in text
+    assert "What fits: num_actors=4; num_steps=" in text  # with 9 actors num_steps would have to be smaller still
     assert text.endswith("; fit=True does it by itself.")
-    with pytest.raises(ResourceError, match="9 actors"):
+    with pytest.raises(
+        ResourceError, match=r"9 actors.* num_actors=4, or num_cpus_per_worker=0.44 to keep 9 actors; fit="
+    ):
         _preflight(needs(num_workers=9), has(), fit=False, words=ours)
     assert _preflight(needs(num_workers=9), has(), fit=True, words=ours)[1] == [
         "9 actors of 1 CPU need 9 CPUs, this machine has 4: going on with num_actors=4"
@@ -248,6 +262,38 @@ def test_visible_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, count in (("", 0), ("-1", 0), ("0,1", 2), ("GPU-5f3a", 1)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert num_gpus() == count
+
+
+@pytest.mark.parametrize(
+    ("variables", "cores"),
+    [
+        ({}, 6),
+        ({"SLURM_CPUS_PER_TASK": "1"}, 1),
+        ({"SLURM_CPUS_PER_TASK": "4", "SLURM_CPUS_ON_NODE": "2"}, 2),
+        ({"SLURM_CPUS_PER_TASK": "64"}, 6),
+        ({"SLURM_CPUS_PER_TASK": "0"}, 1),
+        ({"SLURM_CPUS_PER_TASK": "many"}, 6),
+        ({"PBS_NUM_PPN": "3"}, 3),
+        ({"LSB_DJOB_NUMPROC": "3"}, 3),
+        ({"NCPUS": "3"}, 6),
+        ({"NCPUS": "3", "PBS_JOBID": "7"}, 3),
+        ({"NSLOTS": "3"}, 6),
+        ({"NSLOTS": "3", "SGE_TASK_ID": "undefined"}, 3),
+    ],
+)
+def test_a_scheduler_grants_cpus(variables: dict[str, str], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*_GRANTS, *_GRANTS.values()]:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr("raypid.runtime.resources.cgroup_limits", lambda: Capacity(6.0, 8 * GIB))
+    assert num_cores(Capacity(6.0)) == cores and num_cores(Capacity(0.5)) == 1
+    here = Has.here()
+    assert (here.cpus, here.cores) == (cores, cores)
+    text = refusal(needs(num_workers=99), here)
+    named = next((name for name in _GRANTS if name in variables and cores < 6 and int(variables[name]) <= cores), "")
+    assert f"{f'this job ({named})' if named else 'this machine'} has {cores}" in text
 
 
 def test_num_cpus_makes_room_for_learners_and_not_for_workers() -> None:
