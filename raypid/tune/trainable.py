@@ -21,6 +21,7 @@ from raypid.modules import here
 from raypid.registry import ALGORITHMS, ENVS, adopt, registered
 from raypid.run.agent import Agent
 from raypid.run.assembly import tuned_settings
+from raypid.run.evaluation import never
 from raypid.run.placement import bundles
 from raypid.run.training import algorithm_of
 from raypid.runtime.ray_parcel import Carried, enter_folder
@@ -69,8 +70,15 @@ class AgentTrainable(Trainable):
         self._build(config)
 
     def step(self) -> dict[str, Any]:
-        """One iteration."""
-        return self.agent.train()
+        """One iteration. Its result has the newest evaluation, also one of before: a metric of Tune's must be in each result. So the first
+        result waits for an evaluation."""
+        agent = self.agent
+        result = agent.train()
+        while agent.last_evaluation is None and agent.config.evaluation_interval != 0:
+            agent.evaluate_newest(never)  # once more if the process that plays was lost
+        if (played := agent.last_evaluation) is not None:
+            result |= {f"evaluation/{name}": x for name, x in played.summary().items()}
+        return result
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder."""
@@ -85,6 +93,7 @@ class AgentTrainable(Trainable):
         """
         assert isinstance(checkpoint, str)
         self.agent.restore(checkpoint)
+        self.agent.evaluations.last = None  # other weights have played
         if (record := self.exploits.check(self.agent, Path(checkpoint), self.trial_name)) is not None:
             self.exploits.add(record)
 
@@ -115,6 +124,7 @@ class AgentTrainable(Trainable):
         self.agent = Agent(self.run, settings, out=self.logdir, below=below)
         self.exploits = Exploits(Path(self.logdir))
         self.agent.more_metrics = self.exploits.metrics
+        self.agent.plan_evaluations(goal=None, every_steps=0)  # as `fit` does
 
 
 def go_home() -> None:

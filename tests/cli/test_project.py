@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from raypid.cli import main
+from raypid.cli.train import fitting_command
 from raypid.ownership import MARKER
 
 NAMES = ("--env_name", "custom_env", "--agent_name", "custom_agent", "--model_name", "custom_model")

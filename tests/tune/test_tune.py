@@ -141,3 +141,29 @@ def test_a_trial_that_never_fits_is_refused() -> None:
     assert _packs([{"CPU": 1.0}] * 4, nodes) and _packs([{"CPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 1.0}], nodes)
     assert not _packs([{"CPU": 1.0}] * 5, nodes) and not _packs([{"CPU": 3.0}], nodes)
     assert not _packs([{"CPU": 2.0, "GPU": 1.0}, {"CPU": 1.5}, {"CPU": 1.0}], nodes)
+
+
+@pytest.mark.parametrize(
+    ("interval", "played"),
+    [(3, [1, 1, 3, 3]), (1, [1, 2, 3, 4]), (None, [1, None, None, None]), (0, [])],
+)
+def test_every_result_has_the_newest_evaluation(interval: int | None, played: list[int | None], tmp_path: Path) -> None:
+    from raypid.tune import trainable
+
+    settings = {"env": "CartPole-v1", "seed": 1, "evaluation_interval": interval, "evaluation_num_episodes": 2}
+    trial = trainable("PPO")(config=settings)
+    try:
+        results = [trial.train() for _ in range(4)]
+        steps = [0, *(result["timesteps_total"] for result in results)]
+        weights = [r["evaluation/timesteps_total"] for r in results if "evaluation/episode_reward_mean" in r]
+        assert len(weights) == len(played)
+        assert all(
+            there in steps if at is None else there == steps[at] for there, at in zip(weights, played, strict=True)
+        )
+        trial.save(str(tmp_path))
+        trial.restore(str(tmp_path))
+        if interval != 0:  # other weights, maybe another trial's
+            after = trial.train()
+            assert after["evaluation/timesteps_total"] == after["timesteps_total"]
+    finally:
+        trial.stop()
