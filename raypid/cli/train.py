@@ -669,10 +669,6 @@ def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
                 next(words, None)
         else:
             kept.append(word)
-    if fits.get("num_gpus") == 0:
-        changes.pop("--num-gpus")
-    if fits.get("num_learners") == 0:
-        changes.pop("--num-learners")
     return shlex.join(["raypid", *kept, *(word for pair in changes.items() for word in pair)])
 
 

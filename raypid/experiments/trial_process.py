@@ -74,33 +74,28 @@ def _lines(timeout_s: float | None = None) -> Any:
 class _TooLong(BaseException):  # no Exception, for which a run would save what it has
     """Raised inside an iteration that takes longer than a whole trial."""
 
-    kind = "slow"
-
-
-class _Hung(_TooLong):
-    """Raised inside an iteration in which one call of the environment takes longer than half a trial."""
-
-    kind = "hung"
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """slow; or hung, where one call of the environment has lasted half of that time."""
 
 
 @contextlib.contextmanager
 def _within(seconds: float | None) -> Iterator[None]:
-    """Raise _TooLong after so many seconds of wall time, or _Hung; None: never."""
+    """Raise _TooLong after so many seconds of wall time; None: never."""
+    half_s = (seconds or 0.0) / 2
     calls: list[FrameType | None] = []
 
     def look(number: int, frame: FrameType | None) -> None:
         calls.append(_call_of_environment(frame))
         if len(calls) > 1 and calls[0] is calls[1] is not None:
-            raise _Hung(f"its environment did not return within {seconds:.2g} s")
+            raise _TooLong("hung", f"its environment did not return within {half_s:.2g} s")
         if len(calls) > 1:
-            raise _TooLong(f"its first iteration took longer than {seconds:.2g} s")
+            raise _TooLong("slow", f"its first iteration took longer than {2 * half_s:.2g} s")
 
-    if seconds is None:
-        yield
-        return
     signal.signal(signal.SIGALRM, look)
     # at half of the time, at its end, and again where it was raised in what lets nothing out, such as __del__
-    signal.setitimer(signal.ITIMER_REAL, seconds / 2, seconds / 2)
+    signal.setitimer(signal.ITIMER_REAL, half_s, half_s)
     try:
         yield
     finally:

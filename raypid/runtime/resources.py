@@ -462,19 +462,17 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
 
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit. What it says would fit passes the checks of settings and, with what was changed before, this one."""
-    gpus = sum(node.has(GPU) for node in has.nodes) if has.nodes and needs.num_learners else has.gpus
-    if needs.num_gpus > gpus + 1e-9:
-        short: Shortage | None = _gpu_shortage(needs, has, gpus)
-    else:
-        short = _cpu_shortage(needs, has) or _memory_shortage(needs, has) or _place_shortage(needs, has)
-    if short is None or short.hopeless:
-        return short
-    return replace(short, fits=needs.working(short.fits))
+    found = (shortage(needs, has) for shortage in (_gpu_shortage, _cpu_shortage, _memory_shortage, _place_shortage))
+    short = next(filter(None, found), None)
+    return short if short is None or short.hopeless else replace(short, fits=needs.working(short.fits))
 
 
-def _gpu_shortage(needs: Needs, has: Has, there: float) -> Shortage:
+def _gpu_shortage(needs: Needs, has: Has) -> Shortage | None:
     """Of GPUs in all; those of this machine, if the driver learns."""
     on_nodes = bool(has.nodes) and needs.num_learners > 0
+    there = sum(node.has(GPU) for node in has.nodes) if on_nodes else has.gpus
+    if needs.num_gpus <= there + 1e-9:
+        return None
     place = "this machine, where the driver learns," if has.nodes and not on_nodes else has.place
     gpus: dict[str, Number] = {"num_gpus": float(there)}
     if needs.learners_by_gpu:
@@ -534,11 +532,8 @@ def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
     elif kind == "learner":
         fits = _fewer_gpus(needs, has, num_placed)
     else:
-        free = [{**node.free, MEMORY: (1 - _RESERVE) * node.has(MEMORY)} for node in has.nodes]
-        left = replace(has, nodes=tuple(replace(node, free=f) for node, f in zip(has.nodes, free, strict=True)))
-        size = bisect_right(
-            range(1, needs.buffer_size), 0, key=lambda n: _with(needs, buffer_size=n, has=left).missing(kind)
-        )
+        left = [replace(n, free={**n.free, MEMORY: (1 - _RESERVE) * n.has(MEMORY)}) for n in has.nodes]
+        size = _largest(needs, "buffer_size", lambda needs: plan(needs.roles, left).missing(kind), 0)
         fits = {"buffer_size": size} if size else {}
     short = CPU if each.get(CPU) else MEMORY
     short = GPU if each.get(GPU) and not any(node.has(GPU) >= each[GPU] for node in has.nodes) else short
@@ -549,16 +544,13 @@ def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
                     lacks=short, nodes=has.free_on(short))  # fmt: skip
 
 
-def _with(needs: Needs, *, has: Has, **changed: Number) -> Plan:
-    """The plan of other needs."""
-    return plan(needs.after(changed).roles, has.nodes)
-
-
 def _kept(needs: Needs, has: Has) -> float:
     """The CPUs of each worker, in hundredths, with which all workers find a place; 0 if there is no such number."""
     hundredths = range(1, max(1, int(100 * needs.num_cpus_per_worker)))
     most = bisect_right(
-        hundredths, 0, key=lambda n: _with(needs, has=has, num_cpus_per_worker=n / 100).missing("worker")
+        hundredths,
+        0,
+        key=lambda n: plan(needs.after({"num_cpus_per_worker": n / 100}).roles, has.nodes).missing("worker"),
     )
     return most / 100
 

@@ -378,7 +378,7 @@ HUGE = {"num_envs_per_worker": 64, "fragment_length": 4096, "num_epochs": 100}
     ("args", "settings", "kind", "message"),
     [
         ({}, HUGE, "slow", "its first iteration took longer than 0.4 s"),
-        ({"step": "time.sleep(60)"}, {}, "hung", "its environment did not return within 0.4 s"),
+        ({"step": "time.sleep(60)"}, {}, "hung", "its environment did not return within 0.2 s"),
         ({"step": "os._exit(3)"}, {}, "died", "exit code 3"),
         ({"step": "raise ConnectionError('no answer')"}, {}, "error", "ConnectionError: no answer"),
         ({"construct": "raise ConnectionError('no answer')"}, {}, "error", "ConnectionError: no answer"),
