@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import re
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, takes_seed
+from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
 from raypid.envs.foreign import refuse
@@ -324,11 +324,8 @@ class QuietAsyncVectorEnv(AsyncVectorEnv):
 
 
 def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
-    if multiprocessing.current_process().daemon:
-        # one of the vector's processes: Ctrl-C and the end of the terminal are the parent's business
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if hasattr(signal, "SIGHUP"):  # Windows has none
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if multiprocessing.current_process().daemon:  # one of the vector's processes
+        end_by_parent()
     return checked(make_env(spec, resolved, stream), resolved.name, stream)
 
 

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,8 +15,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from raypid.envs.closing import end_by_parent, end_processes, inheriting
+
 Target: TypeAlias = Callable[..., object]
-_ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
 
 
 class ForkedLost(Exception):
@@ -35,18 +35,15 @@ def can_fork() -> bool:
 class Forked:
     """A copy of this process, with all objects as they are now, that waits for arguments of `target`.
 
-    It ends with this process, however that ends. Ctrl-C is left to this process.
+    It ends with this process, however that ends, and calls `close` before. Ctrl-C is left to this process.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, close: Callable[[], object]) -> None:
         context = multiprocessing.get_context("fork")
         self._connection, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(target, there, self._connection), daemon=True)
-        heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-        try:
+        self._process = context.Process(target=_serve, args=(target, close, there, self._connection), daemon=True)
+        with inheriting():
             self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
         there.close()
         self._number = 0
 
@@ -78,13 +75,14 @@ class Forked:
             raise error
         return result
 
-    def close(self) -> None:
-        """End the copy."""
-        self._connection.close()
-        self._process.join(1.0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+    @staticmethod
+    def end(copies: Sequence[Forked]) -> None:
+        """End copies, each after its `close`."""
+        for copy in copies:
+            with contextlib.suppress(OSError):  # it has ended
+                copy._connection.send(None)  # a younger copy has this pipe too, so that closing it would not be noticed
+            copy._connection.close()
+        end_processes([copy._process for copy in copies])
 
     def _how(self) -> str:
         """How the copy has ended."""
@@ -93,22 +91,24 @@ class Forked:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _serve(target: Target, connection: Connection, parents: Connection) -> None:
+def _serve(target: Target, close: Callable[[], object], connection: Connection, parents: Connection) -> None:
     parents.close()  # else the copy would keep open what tells it of its parent's end
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in _ENDS - {signal.SIGINT}:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     random.seed()  # not the numbers of the parent
     np.random.seed()
-    with contextlib.suppress(OSError, EOFError):
-        while True:
-            number, arguments = connection.recv()
-            try:
-                connection.send((number, *_called(target, arguments)))
-            except (TypeError, AttributeError, pickle.PicklingError) as error:
-                connection.send((number, None, TypeError(f"a result that cannot be pickled: {error}")))
-    os._exit(0)
+    try:
+        end_by_parent()
+        with contextlib.suppress(OSError, EOFError):
+            while (order := connection.recv()) is not None:
+                number, arguments = order
+                try:
+                    connection.send((number, *_called(target, arguments)))
+                except (TypeError, AttributeError, pickle.PicklingError) as error:
+                    connection.send((number, None, TypeError(f"a result that cannot be pickled: {error}")))
+    finally:
+        try:
+            close()
+        finally:
+            os._exit(0)
 
 
 def _called(target: Target, arguments: Sequence[object]) -> tuple[object, BaseException | None]:

@@ -15,13 +15,12 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from raypid.envs.closing import close_all
+from raypid.envs.closing import close_all, end_processes
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.observation_checks import action_batch, row_of
 from raypid.envs.quiet import quiet
 from raypid.envs.vector import Step, VectorEnv
-from raypid.errors import UserError
 from raypid.spaces import Space
 from raypid.types import Array, Tree
 
@@ -60,7 +59,7 @@ class GymVector(VectorEnv):
         try:
             self._mode = autoreset_mode(self._env, name)
             self._set_spaces(single_observation_space(self._env, unstack), self._env.single_action_space)
-        except UserError:
+        except BaseException:
             self.close()
             raise
         self._pending: Array = np.zeros(self.num_envs, np.bool_)
@@ -149,7 +148,7 @@ class GymVector(VectorEnv):
     def _reset_now(self, seeds: Sequence[int] | None, *, anew: bool = False) -> object:
         """Reset the vector, or with `anew`, and where only a constructor takes seeds, one that replaces it."""
         if seeds is not None and (anew or self._seeding is None):
-            close_vector(self._env, at_once=True)
+            close_vector(self._env)
             self._env = self._make(seeds)
         if seeds is None or self._seeding is None:
             return self._env.reset()[0]
@@ -221,20 +220,15 @@ def stream_info(infos: Infos, stream: int) -> Infos:
     return info
 
 
-def close_vector(env: AnyVector, at_once: bool = False) -> None:
-    """Close quietly; processes of an AsyncVectorEnv get 5 s, or none `at_once`, and never outlive it."""
-    processes = getattr(env, "processes", None)
-    with suppress(Exception), quiet():
-        if processes is None:
-            close_all([env], type(env.unwrapped).__name__)
-        else:
-            env.close(timeout=5, terminate=at_once)
-    for process in processes or ():
-        with suppress(Exception):
-            if process.is_alive():
-                process.kill()
-            process.join(5)
-            process.close()
-    if isinstance(env, AsyncVectorEnv):
-        # its __del__ would close once more
-        env.closed = True
+def close_vector(env: AnyVector) -> None:
+    """Close quietly. The processes of an AsyncVectorEnv each close their environment, also if others have crashed, and never outlive it."""
+    inner = getattr(env, "unwrapped", env)
+    if not isinstance(inner, AsyncVectorEnv):
+        with suppress(Exception), quiet():
+            close_all([env], type(inner).__name__)
+        return
+    for pipe in inner.parent_pipes:
+        with suppress(Exception):  # that of one that has ended
+            pipe.send(("close", None))
+    end_processes(inner.processes)
+    inner.closed = True  # its own close() and __del__ would wait for answers

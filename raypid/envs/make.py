@@ -6,10 +6,9 @@ import copy
 import math
 import multiprocessing
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Literal, TypeAlias
@@ -17,6 +16,7 @@ from typing import Literal, TypeAlias
 import gymnasium
 import numpy as np
 
+from raypid.envs.closing import end_by_parent, end_processes, inheriting
 from raypid.envs.creators import load, parameters, vectorize
 from raypid.envs.env_spec import VECTORIZERS, EnvSpec
 from raypid.envs.errors import EnvError
@@ -105,7 +105,7 @@ def sample(spec: EnvSpec, looks: Looks = only_spaces) -> Sample:
     return found
 
 
-def _sampling(spec: EnvSpec, looks: Looks) -> Iterator[Sample]:
+def _sampling(spec: EnvSpec, looks: Looks) -> Generator[Sample, None, None]:
     """Yield what is known of an environment: again after each further look."""
     vectorizer = "sync" if spec.vectorizer in ("async", "threads", "processes") else spec.vectorizer
     vector = make_vector(replace(spec, num_envs=1, vectorizer=vectorizer))
@@ -149,19 +149,19 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send_sample, args=(spec, looks, there))
-    heeded = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    try:
+    with inheriting():
         process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heeded)
     there.close()
     name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
+    further = 1
+    """Answers that are still to come."""
     try:
         if not here.poll(timeout_s):
             raise EnvError(
                 f"Environment {name!r} was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
             )
         found: object = here.recv()
+        further = 0
         if isinstance(found, Sample):
             with suppress(EOFError):  # nothing more is known
                 further = DEPTHS.index(looks(found))
@@ -172,8 +172,7 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
         how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
         raise EnvError(f"Environment {name!r} ended its process while it was made ({how}).") from None
     finally:
-        process.kill()
-        process.join()
+        end_processes([process], interrupt=further > 0)
         here.close()
     if isinstance(found, Exception):
         raise found
@@ -181,20 +180,17 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     return found
 
 
-_ENDS = {signal.SIGINT, signal.SIGTERM, *({signal.SIGHUP} if hasattr(signal, "SIGHUP") else ())}
-
-
 def _send_sample(spec: EnvSpec, looks: Looks, there: Connection) -> None:
-    for number in _ENDS:  # of the parent's handlers each says something
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
     try:
-        for found in _sampling(spec, looks):
-            there.send(found)
+        end_by_parent()
+        with closing(_sampling(spec, looks)) as samples:
+            for found in samples:
+                there.send(found)
     except Exception as error:
-        there.send(error)
-    there.close()
-    os._exit(0)  # nothing of the parent's is to be ended here
+        with suppress(OSError):
+            there.send(error)
+    finally:
+        os._exit(0)  # nothing of the parent's is to be ended here
 
 
 def spaces(spec: EnvSpec) -> tuple[Space, Space]:

@@ -28,7 +28,7 @@ from raypid.envs.observation_checks import action_rows
 from raypid.envs.results import RESET, STEP, misfit_text
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
-from raypid.errors import UserError, shown
+from raypid.errors import shown
 from raypid.spaces import Space
 from raypid.types import Array, Tree
 
@@ -76,7 +76,7 @@ class PythonVector(VectorEnv):
         try:
             for stream in range(self.num_envs):
                 self._add(stream, first_env if first_env is not None and stream == 0 else make_env(stream))
-        except UserError:
+        except BaseException:
             self.close()
             raise
         self._loop, self._split = _parts(self.num_envs, 1), _parts(self.num_envs, min(spec.num_threads, self.num_envs))
@@ -322,7 +322,10 @@ class PythonVector(VectorEnv):
 
     def _fork(self) -> None:
         """Copy this process, with its environments as they are, once for each part but the first."""
-        self._copies = {i: Forked(partial(self._serve, part)) for i, part in enumerate(self._split) if i}
+        for i, part in enumerate(self._split):
+            if i:
+                envs = partial(self._close_part, part)
+                self._copies[i] = Forked(partial(self._serve, part), envs)
 
     def _serve(
         self, part: range, num_steps: int, name: str, arguments: Sequence[object], ended: Sequence[bool]
@@ -334,6 +337,10 @@ class PythonVector(VectorEnv):
         results = [getattr(self, name)(stream, argument) for stream, argument in zip(part, arguments)]
         crashes, self._crashes = self._crashes, []
         return results, crashes, [(self._limits[stream], self._ended[stream]) for stream in part]
+
+    def _close_part(self, part: range) -> None:
+        """In a copy: close its environments, with what they have started there."""
+        close_all([self.envs[stream] for stream in part], self._name)
 
     def _send(self, call: Callable[[int, Argument], object], arguments: Sequence[Argument]) -> None:
         """Let each copy make the calls for its part."""
@@ -349,7 +356,7 @@ class PythonVector(VectorEnv):
         try:
             results, crashes, state = cast("Served", self._copies[i].receive())
         except ForkedLost:
-            self._copies.pop(i).close()
+            Forked.end([self._copies.pop(i)])
             if not self._copies:
                 self._take(self._loop)
             for stream in part:
@@ -361,8 +368,7 @@ class PythonVector(VectorEnv):
         return results
 
     def _end_copies(self) -> None:
-        for copy in self._copies.values():
-            copy.close()
+        Forked.end(list(self._copies.values()))
         self._copies = {}
 
     def _add(self, stream: int, env: PythonEnv) -> None:
