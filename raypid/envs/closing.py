@@ -48,7 +48,7 @@ def close_all(envs: Sequence[Closed], name: str, seconds: float = CLOSING_S) -> 
 
 
 def end_by_parent() -> None:
-    """In a process that has environments: leave Ctrl-C to its parent, and let what else ends it raise SystemExit, for which environments are closed."""
+    """In a process with environments: leave Ctrl-C to its parent; other signals raise SystemExit, for which environments are closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in ENDS - {signal.SIGINT}:
         signal.signal(number, leave)

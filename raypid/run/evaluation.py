@@ -440,10 +440,8 @@ class Beside(Remote):
         """End the process, without waiting for a running evaluation."""
         group, busy = self._group, self.busy
         self._group = None
-        if group is not None and busy:
-            self.context.backend.kill(group.handles[0])
-        elif group is not None:
-            group.close()
+        if group is not None:
+            group.close(interrupt=busy)
 
     def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
+import os
 import time
 import weakref
 from abc import ABCMeta
@@ -59,12 +61,13 @@ from raypid.run.assembly import (
     resolve_settings,
     with_tuned,
 )
-from raypid.run.evaluation import Played
+from raypid.run.evaluation import Evaluations, Played
 from raypid.run.post_mortem import write_post_mortem
 from raypid.run.saved import saved_run
-from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
+from raypid.runtime.handle import Backend, ClusterLost, Handle, WorkerLost
 from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
 from raypid.runtime.local import LocalHandle, passed
+from raypid.runtime.supervisor import WorkerGroup
 from raypid.spaces import brief
 from raypid.types import Array, Report, Weights
 
@@ -255,6 +258,8 @@ class Training(metaclass=_Answering):
         """Of one environment, as it gives and takes them."""
         self.callbacks, self.evaluations = system.callbacks, system.evaluations
         self.backend, self.plan = system.context.backend, system.plan
+        self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
+        atexit.register(self._end)  # before Ray's own end, which would kill workers
         self.notes = [*system.notes, *renamed(chosen), *read_otherwise(chosen, resolved.config), *notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
@@ -1145,11 +1150,8 @@ class Training(metaclass=_Answering):
             if self._in_hooks:
                 self.end_hooks(Outcome("closed", self.totals(), self.out or Path(), self._last_save))
         finally:
-            try:
-                self.evaluations.close()
-                self.context.workers.close()
-            finally:
-                self.backend.shutdown()
+            self._end()
+            atexit.unregister(self._end)
 
     def check_open(self) -> None:
         """Refuse to go on after `close`.
@@ -1168,6 +1170,17 @@ class Training(metaclass=_Answering):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _end(pid: int, evaluations: Evaluations, workers: WorkerGroup[Any, Any], backend: Backend) -> None:
+    """End workers, environments and Ray as far as it was started here; in a copy of the process that made them do nothing."""
+    if os.getpid() != pid:
+        return
+    try:
+        workers.close()
+        evaluations.close()
+    finally:
+        backend.shutdown()
 
 
 _POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")

@@ -18,6 +18,8 @@ from glob import glob
 MARK = "RAYPID_STARTED_BY"
 """The environment variable by which the processes that a driver's Ray starts are known; they pass it on to theirs."""
 POLL_S = 0.5
+ENDING_S = 3.0
+"""Seconds in which what a killed driver leaves may end by itself."""
 QUIET_S = 2.0
 """So long nothing may have been left: a process that starts another one when it is ended would go on."""
 
@@ -58,13 +60,11 @@ def left(mark: str, known: Iterable[int]) -> list[int]:
     return [int(pid) for pid in pids if session(pid) in known or (mark and session(pid) and carries(pid, mark))]
 
 
-def end(pids: Iterable[int]) -> bool:
-    """End processes; returns whether there were any."""
-    found = list(pids)
-    for pid in found:
+def end(pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None:
+    """End processes."""
+    for pid in pids:
         with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    return bool(found)
+            os.kill(pid, by)
 
 
 def main() -> None:
@@ -83,12 +83,18 @@ def main() -> None:
         known = living
         stopped = bool(select.select([sys.stdin], [], [], POLL_S)[0])
     if os.getppid() == driver:
-        end(left("", known))
+        end(left(mark, known))
         return
-    quiet_since = time.monotonic()
+    asked = set[int]()
+    began = quiet_since = time.monotonic()
     while time.monotonic() - quiet_since < QUIET_S:
-        if end(left(mark, known)):
+        if found := left(mark, known):
             quiet_since = time.monotonic()
+            if quiet_since - began > ENDING_S:
+                end(found)
+            else:  # a simulator may have something to give back, such as a licence
+                end(set(found) - asked, signal.SIGTERM)
+                asked |= set(found)
         time.sleep(0.1)
 
 

@@ -12,6 +12,12 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+BUSY_S = 2.0
+"""Seconds in which a role that is to end comes to the end of its calls by itself."""
+ENDING_S = 6.0
+"""Seconds in which it then closes: environments have CLOSING_S of them."""
+
+
 class WorkerLost(RuntimeError):
     """The process behind a handle is gone. `how`: what is known of its end, as a clause; "" if nothing is."""
 
@@ -166,6 +172,12 @@ class Backend(Protocol):
 
     def kill(self, handle: Handle) -> None:
         """End a role's process at once."""
+
+    def end(self, handles: Sequence[Handle], *, interrupt: bool = False) -> None:
+        """Let roles `close`, all at a time, and then end their processes: those that do not come back from it, too.
+
+        interrupt: what they are doing takes too long, or is no longer wanted; without it, they have BUSY_S seconds to come to its end.
+        """
 
     def shutdown(self) -> None:
         """End all roles of this backend."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -77,6 +78,11 @@ class LocalHandle:
         except Exception as error:
             self.ready = Failed(error)
 
+    def close(self) -> None:
+        """Close the role, if it was built and has something to close."""
+        with suppress(Exception):
+            getattr(self.role, "close", bool)()
+
     def submit(self, method: Callable[..., T], *args: object) -> LocalFuture[T]:
         try:
             self.ready.result()
@@ -144,6 +150,11 @@ class LocalBackend:
 
     def kill(self, handle: Handle) -> None:
         pass
+
+    def end(self, handles: Sequence[Handle], *, interrupt: bool = False) -> None:
+        for handle in handles:
+            assert isinstance(handle, LocalHandle)
+            handle.close()
 
     def shutdown(self) -> None:
         pass

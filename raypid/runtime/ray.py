@@ -30,6 +30,8 @@ from raypid.phases import phase
 from raypid.runtime import witness
 from raypid.runtime.code import pack, raypid_here
 from raypid.runtime.handle import (
+    BUSY_S,
+    ENDING_S,
     OTHER,
     A,
     ArgumentLost,
@@ -63,6 +65,7 @@ for _name, _value in {
     # of each log file of its processes, what environments print included; without it these grow without end
     "RAY_ROTATION_MAX_BYTES": str(16 << 20),
     "RAY_ROTATION_BACKUP_COUNT": "1",
+    "RAY_process_group_cleanup_enabled": "1",  # what the environments of a worker that has crashed have started ends with it
     # what Ray pushes to all drivers: the supervisor reports lost workers and nodes, of this run alone and in one line each; the second
     # says nothing if actors take fractions of a CPU
     "RAY_DEDUP_LOGS_SKIP_REGEX": (
@@ -148,10 +151,12 @@ class _Role(LocalHandle):
     def __init__(self, factory: Callable[[], object] | list[ray.ObjectRef[Carried[Callable[[], object]]]]) -> None:
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
+        self._is_busy, self._is_closing = True, False
         with contextlib.suppress(
             ValueError
         ):  # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
         if isinstance(factory, list):
             try:
                 build = received(factory[0])
@@ -164,15 +169,36 @@ class _Role(LocalHandle):
         super().__init__(build, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
         if isinstance(self.ready, Failed) and parcel_now() is not None:
             self.ready = Failed(on_this_node(self.ready.error))
+        self._is_busy = False
 
-    def built(self) -> str:
-        """The node where it is."""
+    def built(self) -> tuple[str, int]:
+        """The node where it is, and its process there."""
         self.ready.result()
-        return str(ray.get_runtime_context().get_node_id())
+        return str(ray.get_runtime_context().get_node_id()), os.getpid()
 
     def call(self, method: str, *args: object) -> object:
         self.ready.result()
-        return getattr(self.role, method)(*args)
+        self._is_busy = True
+        try:
+            return getattr(self.role, method)(*args)
+        except SystemExit:
+            self.close()
+            raise
+        finally:
+            self._is_busy = False
+
+    def close(self) -> None:
+        """Close the role; a signal does not interrupt that."""
+        self._is_closing = True
+        super().close()
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Leave the call under way, for which the role is closed; without one close it here."""
+        if self._is_closing:
+            return
+        if not self._is_busy:
+            self.close()
+        raise SystemExit(128 + number)
 
 
 @functools.cache
@@ -192,10 +218,10 @@ class RayHandle:
 
     def __init__(self, actor: Any, place: Place = OTHER) -> None:
         self.actor, self.place = actor, place
-        self.ready: Future[object] = actor.built.remote()
-        """Resolves to the node where the role is."""
-        self.node = ""
-        """The same, once it is known."""
+        self.ready: Future[tuple[str, int]] = actor.built.remote()
+        """Resolves to the node where the role is, and its process there."""
+        self.node, self.pid = "", 0
+        """The same, once they are known."""
 
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         with _through_client():
@@ -651,7 +677,7 @@ class RayBackend:
             return str(ray.get_runtime_context().get_node_id())
         if not handle.node and ray.wait([handle.ready], timeout=0.0 if self._where_is(handle) else wait_s)[0]:
             with contextlib.suppress(Exception):  # what its factory raised is told to whoever calls it
-                handle.node = str(self.get(handle.ready))
+                handle.node, handle.pid = self.get(handle.ready)
         return self._where_is(handle)
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:
@@ -772,6 +798,26 @@ class RayBackend:
             with contextlib.suppress(ValueError):
                 self._handles.remove(handle)
 
+    def end(self, handles: Sequence[Handle], *, interrupt: bool = False) -> None:
+        there = [handle for handle in handles if isinstance(handle, RayHandle)]
+        try:
+            with contextlib.suppress(ClusterLost), _through_client():
+                closing = {handle.actor.close.remote(): handle for handle in there}
+                for wait_s in (0.0 if interrupt else BUSY_S, ENDING_S):
+                    ready, _ = self.wait(list(closing), num=len(closing), timeout=wait_s)
+                    closing = {future: handle for future, handle in closing.items() if future not in ready}
+                    for handle in closing.values():
+                        self._interrupt(handle)
+        finally:
+            for handle in there:
+                self.kill(handle)
+
+    def _interrupt(self, handle: RayHandle) -> None:
+        """Interrupt what a role on this node is doing; one that closes goes on."""
+        if self.node_of(handle, 0.0) == self._own_node() and handle.pid:
+            with contextlib.suppress(OSError):
+                os.kill(handle.pid, signal.SIGTERM)
+
     def shutdown(self) -> None:
         if self._watch is not None:
             self._watch.close()
@@ -780,6 +826,7 @@ class RayBackend:
             leaving.start()
             leaving.join(_LEAVE_S)
             return self._leave()
+        self.end([handle for handle in self._handles if handle.place.kind in ("worker", "evaluator")])
         for handle in list(self._handles):
             self.kill(handle)
         self._reserved.close()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from raypid.errors import Halted
 from raypid.outputs import ErrorFile
@@ -47,12 +47,6 @@ that came meanwhile are read only now."""
 
 R = TypeVar("R")
 D = TypeVar("D")
-
-
-class WorkerRole(Protocol):
-    """The method of a worker that is called by name here."""
-
-    def close(self) -> None: ...
 
 
 class WorkersFailed(RuntimeError):
@@ -487,7 +481,7 @@ class WorkerGroup(Generic[R, D]):
         message = f"{self.kind} {index} ({self.describe}){f' on {place}' if place else ''} {what} in {call}{how}."
         self.lost["timeouts" if overdue else "workers"] += 1
         self.errors.add(f"{message}\n{error}\n\n")
-        self._end_process(index)
+        self._end_process(index, interrupt=overdue)
         hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
         try:
             self.budget.spend(message, hint)
@@ -514,22 +508,21 @@ class WorkerGroup(Generic[R, D]):
 
     def renew(self, index: int) -> None:
         """Replace a worker whose work is no longer wanted; it does not count as lost."""
-        self._end_process(index)
+        self._end_process(index, interrupt=True)
         self._begin(index)
 
-    def _end_process(self, index: int) -> None:
+    def _end_process(self, index: int, *, interrupt: bool = False) -> None:
+        """End a worker that is lost, or one that is to be interrupted, whose environments are closed."""
         self._running[index].clear()
-        self.backend.kill(self.handles[index])
+        if interrupt:
+            self.backend.end([self.handles[index]], interrupt=True)
+        else:
+            self.backend.kill(self.handles[index])
         self.restarts[index] += 1
         self._built[index] = False
 
-    def close(self) -> None:
-        """Give the workers two seconds to close their environments, then end them."""
+    def close(self, *, interrupt: bool = False) -> None:
+        """Let the workers close their environments, and end them; see `Backend.end`. None is there from then on."""
         there = [self.handles[i] for i in self.present]
-        try:
-            with suppress(ClusterLost):
-                if futures := [h.submit(WorkerRole.close) for h in there]:
-                    self.backend.wait(futures, num=len(futures), timeout=2.0)
-        finally:
-            for handle in there:
-                self.backend.kill(handle)
+        self.absent.update(range(len(self)))
+        self.backend.end(there, interrupt=interrupt)
