@@ -760,6 +760,8 @@ class Config(Settings):
     """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
     evaluation_num_episodes: int = 10
     """Episodes of one evaluation. More measure the policy more exactly, and take longer."""
+    evaluation_num_envs: int | None = None
+    """Most environments that play an evaluation, besides those of training, which stay; none: 10. For simulators with few licences."""
     evaluation_parallel: bool | None = None
     """On Ray, evaluate in a process of its own while training goes on; none: where a CPU is to spare. false: training waits meanwhile."""
     init_from: str | Path | None = None
@@ -784,7 +786,9 @@ class Config(Settings):
             "env", "env_config", "custom_args", "vectorizer", "num_envs_per_worker", "normalize_observations", "frame_stack", "atari",
             "action_repeat", "time_limit", "observation_noise", "action_noise", "noise_persistence",
         ),
-        "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
+        "evaluation": (
+            "evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_num_envs", "evaluation_parallel",
+        ),
         "machine": (
             "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend", "address",
             "fit", "wait_for_room_s", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
@@ -806,7 +810,7 @@ class Config(Settings):
         ),
         "be at least 1": (
             "noise_persistence", "num_envs_per_worker", "fragment_length", "batch_size", "frame_stack", "action_repeat", "time_limit",
-            "evaluation_num_episodes",
+            "evaluation_num_episodes", "evaluation_num_envs",
         ),
         "be at least 0.001": ("worker_timeout_s",),
         "lie in [0, 1024]": ("num_threads",),

@@ -30,13 +30,14 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
 from raypid.outputs import check_file_writable, replacing, usable
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.evaluator import EVALUATION_INDEX, Evaluator
+from raypid.roles.evaluator import EVALUATION_INDEX, MAX_STREAMS, Evaluator
 from raypid.runtime.resources import limit_threads
 from raypid.trust import check_names
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
 
 _ENV_HINTS = {
     "env": str, "env_config": dict, "args": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
+    "worker_index": int, "num_envs": int,
 }  # fmt: skip
 """What policy.json says of the environment."""
 VIDEOS = (".mp4", ".gif")
@@ -106,7 +107,7 @@ def environment_of(
     *_, info, signed = read_saved_policy(find_policy(folder))
     with refusing(f"The policy {folder}", passing=CheckpointError):
         about: dict[str, Any] = {name: coerce(name, value, _ENV_HINTS[name]) for name, value in info["env"].items()}
-        spec = EnvSpec(**about)
+        spec = EnvSpec(**{"worker_index": 1, "num_envs": MAX_STREAMS, **about})  # what earlier versions left out
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
     given = {"env": env or "", "env_config": env_config or {}}
     names = {"env": spec.env, "env_config": spec.env_config, "custom_args": spec.args}
@@ -225,7 +226,7 @@ def _encode(file: Path, images: list[Any], fps: float) -> None:
 
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Array], float]:
     """The frames [H, W, 3] of one episode, empty if the environment cannot be drawn; and how many there are in a second."""
-    spec = _renderable(replace(env, num_envs=1, seed=seed, worker_index=EVALUATION_INDEX))
+    spec = _renderable(replace(env, num_envs=1, seed=seed, seed_index=EVALUATION_INDEX))
     vector = make_vector(spec)
     try:
         obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream

@@ -191,7 +191,7 @@ SETTINGS: dict[str, str] = {
     **dict.fromkeys(("ortho_init", "normalize_images"), _ORTHO),
     **dict.fromkeys(("optimizer_class", "optimizer_kwargs"), "optimizer (adam or rmsprop) is a setting of actor-critics; algorithms that learn "
     "from replay take Adam. adam_eps is its epsilon."),
-    "n_eval_envs": "Evaluations play evaluation_num_episodes episodes, in as many environments as fit: leave it out.",
+    "n_eval_envs": "Evaluations play evaluation_num_episodes episodes in up to 10 environments at a time; evaluation_num_envs sets another limit.",
     "num_iterations": "A run ends at its stop criteria: --stop '{\"training_iteration\": N}', in Python fit(stop={\"training_iteration\": N}).",
     "autotune": "alpha none, the default, learns the temperature; a number fixes it.",
     "act_noise": "exploration_noise is the deviation where 1 is half the range of an action: divide act_noise by that. action_noise is noise in "

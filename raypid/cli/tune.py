@@ -342,7 +342,8 @@ def _headline(search: Search) -> str:
 
 _MACHINE = (
     "env", "seed", "num_workers", "num_learners", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "address", "backend", "device",
-    "num_threads", "fit", "evaluation_interval", "evaluation_num_episodes", "evaluation_parallel", "evaluation_env", "init_from",
+    "num_threads", "fit", "evaluation_interval", "evaluation_num_episodes", "evaluation_num_envs", "evaluation_parallel", "evaluation_env",
+    "init_from",
 )  # fmt: skip
 """Settings that belong to a machine or a run, not to what was found."""
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, TypeAlias
 
+from raypid.envs.closing import ENDING_S, end_by_parent
 from raypid.errors import CodeError
 
 Message: TypeAlias = Mapping[str, object]
@@ -155,8 +156,7 @@ def _inside(
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+        end_by_parent()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, source in ((0, nothing), (1, to_print), (2, to_print)):
             os.dup2(source, descriptor)
@@ -185,6 +185,8 @@ def _inside(
 def _end_with(alive: int) -> None:
     """End this process and those that it has started once nobody holds the other end of the pipe."""
     os.read(alive, 1)
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(ENDING_S)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -228,7 +230,10 @@ class _Watched:
         return ending
 
     def kill(self) -> None:
-        """End the process with all that it has started, and wait for it."""
+        """End the process with all that it has started, and wait for it. Before, it closes its environments."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGTERM)
+        self._wait(ENDING_S)
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         if self._status is None:
@@ -264,10 +269,13 @@ class _Watched:
             self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status is not None
 
-    def _exit_words(self) -> str:
-        give_up = time.monotonic() + 5
+    def _wait(self, seconds: float) -> None:
+        give_up = time.monotonic() + seconds
         while not self._has_ended() and time.monotonic() < give_up:
-            time.sleep(POLL_S)
+            time.sleep(POLL_S / 10)
+
+    def _exit_words(self) -> str:
+        self._wait(5.0)
         if self._status is None:
             return "its pipes are closed"
         return f"exit code {self._status}" if self._status >= 0 else signal.Signals(-self._status).name

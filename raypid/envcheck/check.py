@@ -135,17 +135,17 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
         exam = Exam(spec, channel, EXAM_SHARE * seconds)
         try:
             exam.run()
+            if not exam.num_problems:
+                if exam.mean_step_s() < 0.01:
+                    exam.ask_gymnasium()
+                if speed:
+                    _measure(spec, config, exam, seconds)
+                channel.send({"stage": "end", "patience_s": timeout_s})
+                exam.step_after_end()
         except Broken:
-            return
-        if exam.num_problems:
-            return
-        if exam.mean_step_s() < 0.01:
-            exam.ask_gymnasium()
-    if speed:
-        _measure(spec, config, exam, seconds)
-    channel.send({"stage": "end", "patience_s": timeout_s})
-    exam.step_after_end()
-    exam.close()
+            pass
+        finally:
+            exam.close()
 
 
 def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:

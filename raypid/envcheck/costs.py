@@ -72,7 +72,7 @@ def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str,
         elif name in OWN and step_s > OWN_STEP_S and to_make + 3 * step_s * spec.num_envs > allowed:
             row |= {"note": "not measured: steps and resets take too long"}
         else:
-            row |= _measured(replace(spec, vectorizer=name), exam, min(MOST_S, allowed))
+            row |= _measured(replace(spec, vectorizer=name, worker_index=1), exam, min(MOST_S, allowed))
             if name in LOOPS and (
                 seen := _rate(row)
             ):  # a short look misses what is rare, such as resets that take long

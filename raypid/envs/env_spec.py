@@ -41,6 +41,9 @@ class EnvSpec:
     """Whether streams whose episodes only end at a limit shall end at different times (`PythonVector`)."""
     seed: int = 0
     worker_index: int = 0
+    """What the environment is told."""
+    seed_index: int | None = None
+    """By which seeds are drawn in its place, for evaluations."""
 
     @property
     def name(self) -> str:
@@ -49,18 +52,19 @@ class EnvSpec:
 
 
 def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:
-    """Draw one seed below 2^30 for each stream, from SeedSequence(seed, spawn_key=(worker_index, stream_index[, save_count])).
+    """Draw one seed below 2^30 for each stream, from SeedSequence(seed, spawn_key=(seed_index, stream_index[, save_count])).
 
     Below 2^30, so that environments may add stream numbers to it and still hold an int32.
     """
     extra = () if save_count is None else (save_count,)
-    return [_seed(spec.seed, (spec.worker_index, stream, *extra)) for stream in range(spec.num_envs)]
+    return [_seed(spec, stream, *extra) for stream in range(spec.num_envs)]
 
 
 def rebuild_seed(spec: EnvSpec, stream: int, num_rebuilds: int) -> int:
     """Draw the seed of a stream whose environment is made anew for the `num_rebuilds`-th time."""
-    return _seed(spec.seed, (spec.worker_index, stream, 0, num_rebuilds))
+    return _seed(spec, stream, 0, num_rebuilds)
 
 
-def _seed(entropy: int, spawn_key: tuple[int, ...]) -> int:
-    return int(np.random.SeedSequence(entropy, spawn_key=spawn_key).generate_state(1)[0]) & 0x3FFFFFFF
+def _seed(spec: EnvSpec, *more: int) -> int:
+    index = spec.worker_index if spec.seed_index is None else spec.seed_index
+    return int(np.random.SeedSequence(spec.seed, spawn_key=(index, *more)).generate_state(1)[0]) & 0x3FFFFFFF

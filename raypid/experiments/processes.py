@@ -9,12 +9,15 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
 """What a process says of its trial: "rung" (then it waits for `answer`) or "ended", with trial, curve, seconds."""
+CLOSING_S = 10.0
+"""Seconds in which processes that are to end close their environments, those of workers too."""
 
 
 class TrialProcesses:
@@ -58,8 +61,8 @@ class TrialProcesses:
         self._of(trial).say({"do": "stop", "trial": trial})
 
     def kill(self, trial: int) -> None:
-        """End a trial at once, with its process."""
-        self._drop(self._of(trial))
+        """End a trial, with its process: its environments are closed."""
+        self._end([self._of(trial)])
 
     def wait(self, timeout_s: float) -> list[Event]:
         """What has happened within the timeout. A process that died has ended its trial with state "failed"."""
@@ -85,22 +88,25 @@ class TrialProcesses:
                             "traceback": "",
                         }
                     )
-                self._drop(process)
+                self._end([process])
         return found
 
     def close(self) -> None:
         """End all processes, and what they run."""
-        for process in list(self._processes):
-            self._drop(process)
+        self._end(list(self._processes))
 
     def _of(self, trial: int) -> _Process:
         return next(p for p in self._processes if p.trial == trial)
 
-    def _drop(self, process: _Process) -> None:
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(process.events)
-        process.close()
-        self._processes.remove(process)
+    def _end(self, processes: Sequence[_Process]) -> None:
+        for process in processes:
+            process.interrupt()
+        until = time.monotonic() + CLOSING_S
+        for process in processes:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(process.events)
+            process.close(max(0.0, until - time.monotonic()))
+            self._processes.remove(process)
 
 
 def _piece(events: IO[bytes]) -> bytes | None:
@@ -145,7 +151,12 @@ class _Process:
         code = self._popen.wait(5)
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def close(self) -> None:
+    def interrupt(self) -> None:
+        self._popen.terminate()
+
+    def close(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(seconds)
         with contextlib.suppress(ProcessLookupError):  # workers on Ray, processes of environments
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import IO, Any
 
 from raypid.config import is_none
+from raypid.envs.closing import end_by_parent
 from raypid.experiments.halving import LATE
 
 EVALUATION = "evaluation/episode_reward_mean"
@@ -31,7 +32,7 @@ FRESH = 0.9
 
 def main() -> None:
     """Run trials until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the search, which then closes stdin
+    end_by_parent()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     from raypid.ownership import put_on_path
@@ -57,7 +58,7 @@ _rest = b""
 
 
 def _lines(timeout_s: float | None = None) -> Any:
-    """Yield the lines of stdin; with a timeout, those that come within it. Ends this process when stdin ends."""
+    """Yield the lines of stdin; with a timeout, those that come within it. Raises SystemExit when stdin ends."""
     global _rest
     while True:
         while b"\n" in _rest:
@@ -67,7 +68,7 @@ def _lines(timeout_s: float | None = None) -> Any:
             return
         piece = os.read(0, 65536)
         if not piece:
-            os._exit(0)
+            raise SystemExit
         _rest += piece
 
 

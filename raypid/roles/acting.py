@@ -5,6 +5,7 @@ Axes: B streams; * the event shape of one observation or action.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,9 +51,9 @@ class RolloutSpec:
     """Registered networks that the worker needs, by name."""
 
 
-def longest_episode(env: EnvSpec) -> int:
-    """Steps after which an episode that has to end is given up; a time_limit that is longer holds."""
-    return max(MAX_EPISODE_STEPS, env.time_limit or 0)
+def longest_episode(time_limit: float = math.inf) -> float:
+    """Steps after which an episode that has to end is given up: none, where a time limit ends it."""
+    return math.inf if time_limit < math.inf else MAX_EPISODE_STEPS
 
 
 def register_networks(networks: Mapping[str, type]) -> None:
@@ -187,13 +188,18 @@ class EnvironmentLoop:
                 f"every {FORGIVING_STEPS:,} steps. The last was {where[0].lower()}{where[1:]}."
             )
 
+    @property
+    def time_limit(self) -> float:
+        """Steps after which episodes are truncated; infinite where none are known."""
+        return self.env_spec.time_limit or self.env.time_limit
+
     def check_lengths(self, streams: Array | slice = slice(None)) -> None:
         """Refuse episodes of these streams that do not end.
 
         Raises:
-            UserError: an episode has more than `longest_episode` steps.
+            UserError: an episode has more than `longest_episode` steps, and no time limit.
         """
-        if self.episode_length[streams].max() > (longest := longest_episode(self.env_spec)):
+        if self.episode_length[streams].max() > (longest := longest_episode(self.time_limit)):
             raise UserError(
                 f"An episode of {self.env_spec.name} did not end within {longest:,} steps: set time_limit, by which it ends."
             )

@@ -19,7 +19,7 @@ from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
 EVALUATION_INDEX = 1_000_000
-"""Worker index of evaluation environments, so that their seeds differ from those of training."""
+"""Index by which evaluation environments are seeded, so that their seeds differ from those of training."""
 CONFIRM_EPISODES = 50
 _CONFIRM_SEED = 500_000_000
 
@@ -50,6 +50,8 @@ class Evaluation(Named):
     """It was played to confirm an evaluation of the same weights that had reached the goal."""
     cut: int = 0
     """Episodes that did not end and were cut; they count with their returns and lengths so far."""
+    overdue: int = 0
+    """Those of them that were cut for the time that the evaluation took."""
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt; their episodes are not among these."""
 
@@ -93,17 +95,16 @@ EVALUATION_METRICS = frozenset(Evaluation(np.zeros(1), np.zeros(1), 0, 0.0).summ
 """Keys of `Evaluation.summary`."""
 
 
-def cut_note(env: EnvSpec, cut: int, also: str = "") -> str:
-    """Say that evaluation episodes were cut, because they were too long or `also` for another reason."""
+def cut_note(env: EnvSpec, cut: int, why: str = "did not end within {steps:,} steps", otherwise: str = "") -> str:
+    """Say why evaluation episodes of an environment without a time limit were cut, and what helps."""
     episodes = "1 evaluation episode" if cut == 1 else f"{cut} evaluation episodes"
-    return (
-        f"{episodes} of {env.name} did not end within {longest_episode(env):,} steps{also} and were cut: set time_limit, such as 1000, by which "
-        "they end."
-    )
+    why = why.format(steps=longest_episode())
+    return f"{episodes} of {env.name} {why} and were cut: set time_limit, such as 1000, by which they end{otherwise}."
 
 
 class Evaluator:
-    """Environments and a policy of its own. Each stream plays a quota of episodes, so that short ones are not preferred."""
+    """Environments and a policy of its own, with at most `spec.env.num_envs` streams, of which each plays a quota of episodes: so short ones are
+    not preferred."""
 
     def __init__(self, spec: RolloutSpec) -> None:
         register_networks(spec.networks)
@@ -122,24 +123,27 @@ class Evaluator:
     ) -> Evaluation:
         """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step.
 
-        A stream in which no episode ends for `longest_episode` steps is cut and plays no more, so fewer may be played.
+        A stream in which no episode ends for `longest_episode` steps is cut and plays no more, so fewer may be played. The environments
+        live as long as they are played with.
 
         Raises:
             EnvError: environments raised too often.
         """
-        return self._evaluate(weights, Order(num_episodes, seed, explore=explore), record)
+        return self.play(weights, Order(num_episodes, seed, explore=explore), record)
 
     def _evaluate(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:
         num_episodes, seed, _, explore, limit_s = order
         start = time.perf_counter()
-        num_streams = min(MAX_STREAMS, num_episodes)
+        num_streams = min(self.spec.env.num_envs, num_episodes)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
         loop = self._loop(num_streams, rng)
         self.policy.load(weights)
         loop.reset_streams(stream_seeds(replace(loop.env_spec, seed=seed)))
         quota = [num_episodes // num_streams + (b < num_episodes % num_streams) for b in range(num_streams)]
         episodes: list[list[Episode]] = [[] for _ in quota]
-        longest, cut, steps = longest_episode(loop.env_spec), 0, np.zeros(num_streams, np.int64)
+        longest, cut, overdue, steps = longest_episode(loop.time_limit), 0, 0, np.zeros(num_streams, np.int64)
+        if loop.time_limit < math.inf:
+            limit_s = math.inf
         crashes: list[str] = []
         while any(len(done) < wanted for done, wanted in zip(episodes, quota)):
             step = loop.step(loop.act(explore=explore).action)
@@ -154,7 +158,7 @@ class Evaluator:
             if is_over or steps.max() >= longest:
                 for b in np.flatnonzero(steps >= (1 if is_over else longest)).tolist():
                     if len(episodes[b]) < quota[b]:
-                        cut, quota[b] = cut + 1, len(episodes[b]) + 1
+                        cut, overdue, quota[b] = cut + 1, overdue + is_over, len(episodes[b]) + 1
                         episodes[b].append(Episode(b, float(loop.episode_reward[b]), int(loop.episode_length[b]), {}))
                     steps[b] = 0
             if record is not None:
@@ -164,29 +168,36 @@ class Evaluator:
         rewards = np.array([episode.reward for done in episodes for episode in done])
         lengths = np.array([episode.length for done in episodes for episode in done])
         seconds = time.perf_counter() - start
-        return Evaluation(rewards, lengths, weights.version, seconds, cut=cut, crashes=crashes)
+        return Evaluation(rewards, lengths, weights.version, seconds, cut=cut, overdue=overdue, crashes=crashes)
 
     def _loop(self, num_streams: int, rng: np.random.Generator) -> EnvironmentLoop:
-        """The loop over `num_streams` environments, which are kept from evaluation to evaluation."""
+        """The loop over `num_streams` environments, which are kept where an evaluation is confirmed."""
         if self.loop is None or self.loop.env.num_envs != num_streams:
             self.close()
-            env = replace(self.spec.env, worker_index=EVALUATION_INDEX, num_envs=num_streams)
+            env = replace(self.spec.env, seed_index=EVALUATION_INDEX, num_envs=num_streams)
             self.loop = EnvironmentLoop(env, self.policy, rng)
         self.loop.rng, self.loop.num_crashes, self.loop.crash_debt = rng, 0, 0.0
         return self.loop
 
     def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
         """Evaluate; a mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
+        try:
+            return self._play(weights, order, record)
+        finally:
+            self.close()
+
+    def _play(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:
         first = self._evaluate(weights, order, record)
         if order.goal is None or first.rewards.mean() < order.goal:
             return first
         more = Order(CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, limit_s=max(order.limit_s, 10 * first.seconds))
         second = self._evaluate(weights, more, record)
         seconds, crashes = first.seconds + second.seconds, first.crashes + second.crashes
-        return replace(second, seconds=seconds, confirms=True, cut=first.cut + second.cut, crashes=crashes)
+        cut, overdue = first.cut + second.cut, first.overdue + second.overdue
+        return replace(second, seconds=seconds, confirms=True, cut=cut, overdue=overdue, crashes=crashes)
 
     def close(self) -> None:
-        """Close the environments. The next evaluation makes new ones."""
+        """Close the environments. Each evaluation makes new ones."""
         if self.loop is not None:
             self.loop.close()
             self.loop = None

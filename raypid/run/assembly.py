@@ -45,6 +45,7 @@ from raypid.reporting.streams import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.by_hand import rollout_factory
+from raypid.roles.evaluator import MAX_STREAMS
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
@@ -457,6 +458,9 @@ def examine(
     by_spaces = ALGORITHMS.get(run).for_spaces(config, network)
     adapted |= {name: choice for name, choice in by_spaces.items() if name not in idle}
     initial = read_policy_weights(checkpoint.find_policy(Path(config.init_from)))[1] if config.init_from else None
+    # the environment counts evaluations after the workers
+    streams = config.evaluation_num_envs or MAX_STREAMS
+    evaluation_env = replace(evaluation_env, worker_index=max(1, config.num_workers), num_envs=streams)
     return Examined(first, evaluation_env, network, callbacks, initial, adapted)
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -74,7 +74,8 @@ class Evaluations:
         self.config, self.context = config, context
         self.inline: Place = Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
         """Where evaluations are played that training waits for."""
-        self.beside = Beside(config, context, spec, node) if parallel else None
+        next_to_it = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
+        self.beside = Beside(config, context, next_to_it, node) if parallel else None
         self.automatic = False
         """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
         time."""
@@ -83,8 +84,8 @@ class Evaluations:
         self.goal: float | None = None
         """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
         self.last: Played | None = None
-        self.cut = 0
-        """Episodes of all evaluations so far that did not end and were cut."""
+        self.cut = self.overdue = 0
+        """Episodes of all evaluations so far that did not end and were cut; those of them that took too long."""
         self.crashes: list[str] = []
         """Tracebacks of environments that raised in evaluations, until whoever counts them takes them away."""
         self.env = spec.env
@@ -154,6 +155,7 @@ class Evaluations:
 
     def _counted(self, evaluation: Evaluation) -> Evaluation:
         self.cut += evaluation.cut
+        self.overdue += evaluation.overdue
         self.crashes += evaluation.crashes
         return evaluation
 
@@ -221,16 +223,19 @@ class Evaluations:
             limit_s = max(limit_s, 2 * num_episodes * last.seconds / len(last.rewards))
         return limit_s
 
-    def cut_note(self) -> str:
-        """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
-        also = (
-            "" if self._limit_s(1) == math.inf else f", or took more than {LIMIT} times as long as those of training,"
-        )
-        return cut_note(self.env, self.cut, also) if self.cut else ""
+    def cut_notes(self) -> dict[str, str]:
+        """What to say of evaluation episodes that did not end and have been cut, by the cause."""
+        notes = {}
+        if self.cut > self.overdue:
+            notes["steps"] = cut_note(self.env, self.cut - self.overdue)
+        if self.overdue:
+            why = f"took more than {LIMIT} times as long as those of training"
+            notes["seconds"] = cut_note(self.env, self.overdue, why, ", or evaluation_interval, which lets them go on")
+        return notes
 
 
 class Here:
-    """Evaluates in this process, with environments that are kept from evaluation to evaluation."""
+    """Evaluates in this process."""
 
     def __init__(self, context: Context, spec: RolloutSpec) -> None:
         self.context, self.evaluator = context, Evaluator(spec)
@@ -316,8 +321,7 @@ class Remote(ABC):
 class InWorker(Remote):
     """Evaluates in the process of the first rollout worker that is there, after what that has under way.
 
-    So an environment that dies or hangs does not take the driver with it, and takes no CPU of its own. The first evaluation builds the
-    environments, which stay."""
+    So an environment that dies or hangs does not take the driver with it, and takes no CPU of its own."""
 
     _call: Future[Evaluation] | None = None
     _worker = 0

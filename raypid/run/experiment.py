@@ -282,7 +282,8 @@ class Run:
         self.ends_at_once_until = -math.inf
         """Until this time (monotonic) the first signal is what a second one is."""
         self._playing = False
-        self._told_cut = self._told_unwritten = self._told_endless = False
+        self._told_unwritten = self._told_endless = False
+        self._told_cut = set[str]()
         self.phases = listening() or Phases()
         """What it does besides training, and since its command began if one has started it."""
         self.phases.tell = progress.working
@@ -678,10 +679,11 @@ class Run:
             )
 
     def _tell_flaws(self) -> None:
-        """Say once that evaluation episodes were cut, and once that tracebacks could not be kept."""
-        if not self._told_cut and (text := self.agent.cut_episodes):
-            self._told_cut = True
-            self.progress.message(text)
+        """Say once for each cause that evaluation episodes were cut, and once that tracebacks could not be kept."""
+        for cause, text in self.agent.cut_episodes.items():
+            if cause not in self._told_cut:
+                self._told_cut.add(cause)
+                self.progress.message(text)
         if not self._told_unwritten and (text := self.agent.errors.unwritten):
             self._told_unwritten = True
             self.progress.message(f"{text} Training goes on; tracebacks are missing there.")

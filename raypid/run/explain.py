@@ -27,7 +27,9 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "network": (),
     "algorithm": (),
-    "evaluation": ("evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_parallel"),
+    "evaluation": (
+        "evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_num_envs", "evaluation_parallel",
+    ),
     "machine": (
         "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend",
         "address", "fit", "wait_for_room_s", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",

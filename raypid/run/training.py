@@ -710,9 +710,9 @@ class Training(metaclass=_Answering):
         return self.evaluations.last
 
     @property
-    def cut_episodes(self) -> str:
-        """What to say if evaluation episodes have been cut since they did not end; "" if none has."""
-        return self.evaluations.cut_note()
+    def cut_episodes(self) -> dict[str, str]:
+        """What to say of evaluation episodes that did not end and have been cut, by the cause."""
+        return self.evaluations.cut_notes()
 
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
@@ -974,6 +974,7 @@ class Training(metaclass=_Answering):
             "env": entry_name(c.env), "env_config": dict(c.env_config), "args": dict(c.custom_args),
             "vectorizer": c.vectorizer, "time_limit": c.time_limit,
             "action_repeat": c.action_repeat, "atari": c.atari,
+            "worker_index": self.evaluations.env.worker_index, "num_envs": self.evaluations.env.num_envs,
         }  # fmt: skip
         about = {"algorithm": self.run, "env": env, "timesteps_total": self.timesteps, "score": None}
         save_policy(folder, self.network, weights, {**about, "weights_version": weights.version, **(info or {})})
