@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Fragile(gymnasium.Env):
         mode: str = "",
         at: int = 5,
         length: int = 10,
-        worker: int | None = None,
+        worker: int | Sequence[int] | None = None,
         marker: str | None = None,
         after: str | None = None,
         every: int = 0,
@@ -46,7 +47,8 @@ class Fragile(gymnasium.Env):
         self.observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self.mode, self.at, self.length, self.sleep_s = mode, at, length, sleep_s
-        self.mine, self.marker, self.after = worker in (None, worker_index), marker, after
+        mine = worker if isinstance(worker, Sequence) else [worker_index if worker is None else worker]
+        self.mine, self.marker, self.after = worker_index in mine, marker, after
         self.indices = {"env_worker": worker_index, "env_stream": stream_index}
         self.every, self.life = every, int(np.random.default_rng().integers(1 + every // 2))
         if mode == "constructor" and exits:

@@ -12,7 +12,6 @@ import pytest
 from raypid import checkpoint
 from raypid.envs import EnvError
 from raypid.reporting.panel import Quiet
-from raypid.roles.evaluator import EVALUATION_INDEX
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
 
@@ -35,7 +34,7 @@ def cell(mode: str, where: str, run: str, on_ray: bool, tmp_path: Path, **more: 
     if mode == "endless":
         env_config = {"length": 10**9}
     else:
-        env_config["worker"] = 0 if where == "training" else EVALUATION_INDEX
+        env_config["worker"] = 0 if where == "training" else [1, 2]
     ray = {"num_workers": 1, "worker_timeout_s": 5.0} if on_ray else {"num_workers": 0}
     plays = PLAYS if on_ray else {k: v for k, v in PLAYS.items() if k != "evaluation_parallel"}
     settings = {**SMALL, **plays, **MORE[run], **ray, "env": "fragile:Fragile", "env_config": env_config, **more}
@@ -123,7 +122,7 @@ def test_a_leak_that_the_machine_does_not_have(where: str, start: Callable[..., 
     lines = Path("/proc/meminfo").read_text().splitlines()
     total, available = (1024 * int(line.split()[1]) for line in lines if line.startswith(("MemTotal", "MemAvailable")))
     threshold = str(1 - (available - 1.5 * 2**30) / total)  # Ray and a worker take about half of that
-    worker = 0 if where == "training" else EVALUATION_INDEX
+    worker = 0 if where == "training" else [1, 2]
     config = json.dumps({"mode": "leak", "worker": worker, "marker": str(tmp_path / "struck")})
     settings = (
         "--num-workers",

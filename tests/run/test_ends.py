@@ -19,7 +19,6 @@ from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles import acting
-from raypid.roles.evaluator import EVALUATION_INDEX
 from raypid.run import evaluation, experiment
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
@@ -81,7 +80,7 @@ def test_an_error_of_the_environment_saves_what_was_learnt(tmp_path: Path, run: 
 
 
 def test_an_error_of_an_evaluation_leaves_no_gap(tmp_path: Path) -> None:
-    agent = gone_bad(tmp_path, 2, env_config={"mode": "nan", "worker": 1_000_000}, evaluation_interval=3)
+    agent = gone_bad(tmp_path, 2, env_config={"mode": "nan", "worker": [1, 2]}, evaluation_interval=3)
     with pytest.raises(EnvError, match="not finite"):
         drive(agent, {"training_iteration": 9})
     assert checkpoint.latest(tmp_path / "run" / "checkpoints").name == "checkpoint_000002"  # type: ignore[union-attr]
@@ -185,7 +184,7 @@ def test_an_evaluation_that_is_stuck_is_cut_where_raypid_chose_its_time(
     monkeypatch.setattr(evaluation, "LEAST_LIMIT_S", 0.01)
     monkeypatch.setattr(evaluation, "LIMIT", 0.0)
     monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 2000)
-    endless = {"mode": "endless", "worker": EVALUATION_INDEX}
+    endless = {"mode": "endless", "worker": [1, 2]}
     config = {**FRAGILE, "env_config": endless, "evaluation_interval": interval, "evaluation_num_episodes": 12}
     progress = Telling()
     drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 2}, progress, final_episodes=0)
@@ -193,7 +192,31 @@ def test_an_evaluation_that_is_stuck_is_cut_where_raypid_chose_its_time(
     assert result["evaluation/episodes_cut"] == 10
     assert (result["evaluation/episode_len_mean"] == 2000) == (interval == 1)
     (said,) = [text for text in progress.told if "cut" in text]
-    assert ("or took more than" in said) == (interval is None)
+    why = "did not end within 2,000 steps and were cut: set time_limit, such as 1000, by which they end."
+    if interval is None:
+        why = (
+            "took more than 0.0 times as long as those of training and were cut: set time_limit, such as 1000, by which they end, or "
+            "evaluation_interval, which lets them go on."
+        )
+    assert said == f"10 evaluation episodes of fragile:Fragile {why}"
+
+
+def test_an_episode_that_a_time_limit_ends_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by steps nor by time, in evaluations whose time raypid chooses and in the final episodes."""
+    monkeypatch.setattr(evaluation, "LEAST_LIMIT_S", 0.0)
+    monkeypatch.setattr(evaluation, "LIMIT", 0.0)
+    monkeypatch.setattr(acting, "MAX_EPISODE_STEPS", 20)
+    config = {
+        **FRAGILE,
+        "env_config": {"mode": "endless", "worker": [1, 2]},
+        "time_limit": 60,
+        "evaluation_interval": None,
+    }
+    progress = Telling()
+    outcome = drive(Agent("PPO", config, out=tmp_path), {"training_iteration": 2}, progress, final_episodes=50)
+    rows = [row for row in read_results(tmp_path) if "evaluation/episodes_cut" in row]
+    assert {(row["evaluation/episodes_cut"], row["evaluation/episode_len_mean"]) for row in rows} == {(0, 60)}
+    assert outcome.final["episodes"] == 50 and not [text for text in progress.told if "cut" in text]
 
 
 def test_a_time_limit_that_is_longer_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from raypid.config import Config, ConfigError
 from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
-from raypid.roles.evaluator import EVALUATION_INDEX
 from raypid.run.agent import Agent
 from raypid.run.experiment import Run, RunOptions
 from raypid.runtime.plan import Node, Roles, plan
@@ -30,7 +29,7 @@ MEAN = "evaluation/episode_reward_mean"
 
 def evaluator_only(mode: str, **more: Any) -> dict[str, Any]:
     """The environment as `mode` says in the evaluator, and sound in the workers. It breathes, so that a test has few iterations."""
-    return {"mode": mode, "worker": EVALUATION_INDEX, "sleep_s": 0.001, **more}
+    return {"mode": mode, "worker": [1, 2], "sleep_s": 0.001, **more}
 
 
 def train_until(agent: Agent, what: Callable[[dict[str, Any]], Any], timeout_s: float = 60.0) -> list[dict[str, Any]]:
@@ -163,7 +162,7 @@ def test_final_episodes_that_are_lost_are_told(ray_session: Any, tmp_path: Path)
             told.append(text)
 
     told: list[str] = []
-    config = {"mode": "exit", "worker": EVALUATION_INDEX, "after": str(tmp_path / "go")}
+    config = {"mode": "exit", "worker": [1, 2], "after": str(tmp_path / "go")}
     with Agent("PPO", WITHIN, env_config=config, out=tmp_path / "run") as agent:
         run = Run(agent, RunOptions(stop={"training_iteration": 1}, plot=False, final_episodes=2), Telling())
         finish = run._finish

@@ -50,6 +50,10 @@ class ScriptedBackend:
     def kill(self, handle: Any) -> None:
         self.killed.append((handle.index, handle.restarts))
 
+    def end(self, handles: Any, *, interrupt: bool = False) -> None:
+        for handle in handles:
+            self.kill(handle)
+
 
 class ScriptedHandle:
     ready = None
