@@ -45,8 +45,6 @@ class RolloutWorker(EnvironmentLoop):
         register_networks(spec.networks)
         self.spec, self.worker_index = spec, worker_index
         self.returns = copy(spec.returns)
-        self.evaluator: Evaluator | None = None
-        """Built by the first evaluation that this worker's process plays."""
 
         def seed(purpose: int) -> np.random.SeedSequence:
             return np.random.SeedSequence(spec.seed, spawn_key=(purpose, worker_index, restarts))
@@ -95,14 +93,7 @@ class RolloutWorker(EnvironmentLoop):
 
     def evaluate(self, spec: RolloutSpec, weights: Weights, order: Order) -> Evaluation:
         """Evaluate in this process, with environments and a policy of the evaluation's own."""
-        if self.evaluator is None:
-            self.evaluator = Evaluator(spec)
-        return self.evaluator.play(weights, order)
-
-    def close(self) -> None:
-        super().close()
-        if self.evaluator is not None:
-            self.evaluator.close()
+        return Evaluator(spec).play(weights, order)
 
     def boundary(self, save_count: int) -> None:
         """Start all streams anew with seeds of their own: how an exact save cuts a run. Unfinished episodes do not count."""

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from raypid.config import Config
 from raypid.phases import phase
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.evaluator import CONFIRM_EPISODES, MAX_STREAMS, Evaluation, Evaluator, Order, cut_note
+from raypid.roles.evaluator import CONFIRM_EPISODES, Evaluation, Evaluator, Order, cut_note
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
@@ -312,9 +312,9 @@ class Remote(ABC):
 
     def _time_for(self, order: Order) -> float:
         """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluation that was overdue."""
-        turns = math.ceil(order.num_episodes / MAX_STREAMS)
+        turns = math.ceil(order.num_episodes / self.spec.env.num_envs)
         if order.goal is not None:
-            turns += math.ceil(CONFIRM_EPISODES / MAX_STREAMS)
+            turns += math.ceil(CONFIRM_EPISODES / self.spec.env.num_envs)
         return self.config.worker_timeout_s * turns * 2.0**self._timeouts
 
 
@@ -391,9 +391,6 @@ class PoliteEvaluator:
     def evaluate(self, weights: Weights, order: Order) -> tuple[Evaluation, None]:
         """The evaluation, as the report of a WorkerGroup's call without data."""
         return self.evaluator.play(weights, order), None
-
-    def close(self) -> None:
-        self.evaluator.close()
 
 
 class EvaluatorGroup(WorkerGroup[Evaluation, None]):
