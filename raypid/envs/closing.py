@@ -33,13 +33,12 @@ class _TooLong(BaseException):  # no Exception, which an environment may catch
 def close_all(envs: Sequence[Closed], name: str, seconds: float = CLOSING_S) -> None:
     """Close environments, whatever they raise. One that is not closed in time is given up with a warning.
 
-    The deadline needs a signal, so there is none outside of the main thread, or where something else uses SIGALRM. Workers are ended
-    from outside.
+    The deadline is that of `within`. Workers are ended from outside.
     """
     until = time.monotonic() + seconds
     for env in envs:
         try:
-            with contextlib.suppress(Exception), _within(max(0.1, until - time.monotonic())):
+            with contextlib.suppress(Exception), within(max(0.1, until - time.monotonic()), _TooLong()):
                 env.close()
         except _TooLong:
             warnings.warn(
@@ -87,14 +86,14 @@ def end_processes(processes: Sequence[multiprocessing.process.BaseProcess], *, i
 
 
 @contextlib.contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Raise _TooLong after so many seconds."""
+def within(seconds: float | None, error: BaseException) -> Iterator[None]:
+    """Raise `error` after so many seconds of wall time; None: never, as outside of the main thread, or where something else uses SIGALRM."""
 
     def raise_(number: int, frame: object) -> None:
-        raise _TooLong
+        raise error
 
     can = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-    if not can or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+    if seconds is None or not can or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGALRM, raise_)

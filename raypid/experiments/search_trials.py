@@ -55,7 +55,7 @@ class SearchTrial:
     message: str = ""
     """What was wrong with one that failed."""
     failure: str = ""
-    """What has failed: user (raypid refuses the settings), diverged, slow; or what says nothing about the settings: error, died, hung."""
+    """What has failed: user (raypid refuses the settings), diverged, slow; or what says nothing about the settings: error, died."""
     ended_at: float = 0.0
     """Seconds of the search when it ended."""
 

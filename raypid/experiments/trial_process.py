@@ -6,26 +6,22 @@ that its argument names. It ends when stdin does, so it never outlives the searc
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import select
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 from raypid.config import is_none
-from raypid.envs.closing import end_by_parent
+from raypid.envs.closing import end_by_parent, within
 from raypid.experiments.halving import LATE
 
 EVALUATION = "evaluation/episode_reward_mean"
-_ENVS = str(Path(__file__).parents[1] / "envs") + os.sep
 FRESH = 0.9
 """An evaluation counts as that of a rung if it is not older than this part of the rung's seconds."""
 
@@ -75,41 +71,6 @@ def _lines(timeout_s: float | None = None) -> Any:
 class _TooLong(BaseException):  # no Exception, for which a run would save what it has
     """Raised inside an iteration that takes longer than a whole trial."""
 
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        """slow; or hung, where one call of the environment has lasted half of that time."""
-
-
-@contextlib.contextmanager
-def _within(seconds: float | None) -> Iterator[None]:
-    """Raise _TooLong after so many seconds of wall time; None: never."""
-    half_s = (seconds or 0.0) / 2
-    calls: list[FrameType | None] = []
-
-    def look(number: int, frame: FrameType | None) -> None:
-        calls.append(_call_of_environment(frame))
-        if len(calls) > 1 and calls[0] is calls[1] is not None:
-            raise _TooLong("hung", f"its environment did not return within {half_s:.2g} s")
-        if len(calls) > 1:
-            raise _TooLong("slow", f"its first iteration took longer than {2 * half_s:.2g} s")
-
-    signal.signal(signal.SIGALRM, look)
-    # at half of the time, at its end, and again where it was raised in what lets nothing out, such as __del__
-    signal.setitimer(signal.ITIMER_REAL, half_s, half_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _call_of_environment(frame: FrameType | None) -> FrameType | None:
-    """The frame of the call that raypid's environments have made last and that has not returned; None if there is none."""
-    called = frame
-    while frame is not None and not frame.f_code.co_filename.startswith(_ENVS):
-        called, frame = frame, frame.f_back
-    return called if frame is not None else None
-
 
 def _said(trial: int, timeout_s: float | None = None) -> list[str]:
     """What the search says to a trial, within the timeout; without one, its next word."""
@@ -150,9 +111,7 @@ def _kind(error: BaseException) -> str:
     from raypid.errors import Diverged, UserError
     from raypid.outputs import Unwritten
 
-    if isinstance(error, _TooLong):
-        return error.kind
-    kinds = {EnvError: "error", UserError: "user", Unwritten: "unwritten", Diverged: "diverged"}
+    kinds = {_TooLong: "slow", EnvError: "error", UserError: "user", Unwritten: "unwritten", Diverged: "diverged"}
     return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "error")
 
 
@@ -178,9 +137,11 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
         about: dict[str, object] = {"baseline": baseline, "first_s": None}
         extra: list[tuple[float, float]] = []
         state, learned_at = "finished", None
+        first_within = order["first_within"]
+        too_long = _TooLong(f"its first iteration took longer than {first_within or 0:.2g} s")
         for number, rung in enumerate(rungs):
             while not (run.reason or _is_at(rung, agent, run.result)):
-                with _within(None if agent.iteration else order["first_within"]):
+                with within(None if agent.iteration else first_within, too_long):
                     run.advance(0.0)  # one iteration
                 if about["first_s"] is None and run.result["learner_updates_total"]:
                     learned_at = agent.timesteps if learned_at is None else learned_at

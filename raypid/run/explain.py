@@ -27,13 +27,8 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "network": (),
     "algorithm": (),
-    "evaluation": (
-        "evaluation_interval", "evaluation_env", "evaluation_num_episodes", "evaluation_num_envs", "evaluation_parallel",
-    ),
-    "machine": (
-        "num_workers", "num_learners", "parameter_server", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "backend",
-        "address", "fit", "wait_for_room_s", "device", "kernel", "num_threads", "worker_timeout_s", "max_restarts",
-    ),
+    "evaluation": Config.groups["evaluation"],
+    "machine": Config.groups["machine"],
     "run": ("run", "stop", "out", "seed", "init_from", "exact_resume", "on_divergence", "max_rollbacks", "checkpoint_interval",
             "keep_checkpoints", "final_episodes"),
 }  # fmt: skip
