@@ -90,7 +90,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
 
 SINCE_THEN = {
     "custom_args": {}, "gpu": None, "wait_for_room_s": 0.0, "noise_persistence": 1.0, "on_divergence": "stop", "max_rollbacks": 3,
-    "agent": "default_agent", "agent_config": {}, "desired_kl": 0.0, "start_episodes": 0,
+    "agent": "default_agent", "agent_config": {}, "desired_kl": 0.0, "start_episodes": 0, "evaluation_num_envs": None,
 }  # fmt: skip
 """Settings that 0.1.0 did not have -> what its runs did. Which value that is has to be thought of for each new one (raypid.changes)."""
 
