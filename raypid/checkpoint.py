@@ -335,14 +335,12 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
 
 
 def _write(folder: Path, index: str, state: object, entries: Entries, extra_writer: ExtraWriter) -> None:
-    from safetensors.numpy import save_file
-
     stem = _STEM[index]
     tensors: dict[str, Array] = {}
     others: list[Array] = []
     structure = encode(state, "", tensors, others)
     if tensors:
-        save_file(tensors, folder / f"{stem}.safetensors")
+        write_arrays(folder / f"{stem}.safetensors", tensors)
     for number, array in enumerate(others):
         (folder / stem).mkdir(exist_ok=True)
         buffer = io.BytesIO()  # np.save into a file hides the error number of a full disk
@@ -363,6 +361,16 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
     text = text.replace('"signature": ""', f'"signature": "{signature}"', 1)
     checksum = hashlib.sha256(text.encode()).hexdigest()
     (folder / index).write_text(text.replace(_ZEROS, checksum, 1), encoding="utf-8")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a safetensors file of contiguous arrays, with the mode that the umask gives to every other file."""
+    from safetensors.numpy import save_file
+
+    path.touch()
+    mode = path.stat().st_mode  # save_file puts a temporary file in its place, which only its owner may read
+    save_file(dict(arrays), path)
+    path.chmod(mode)
 
 
 def _raypid_version() -> str:

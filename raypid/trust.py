@@ -138,14 +138,15 @@ def _lies_in(place: Path, folder: Path) -> bool:
 
 def _registered_by_package(module: str, name: str) -> bool:
     """Whether "module:id" is an id of an installed package that Gymnasium knows by its entry points."""
+    if name.isidentifier():  # could be an attribute too, which would be looked up in the module first
+        return False
     import gymnasium
 
     packages = {
         entry.value.partition(":")[0].partition(".")[0]
         for entry in importlib.metadata.entry_points(group="gymnasium.envs")
     }
-    # an id that could be an attribute too would be looked up in the module first
-    return module in packages and name in gymnasium.registry and not name.isidentifier()
+    return module in packages and name in gymnasium.registry
 
 
 def _in_project(folder: Path, module: str, attribute: str, places: list[Path]) -> bool:

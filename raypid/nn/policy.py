@@ -208,7 +208,7 @@ def try_policy(folder: Path, spec: NetworkSpec, weights: Weights) -> NetworkPoli
         CheckpointError: it cannot act.
         UserError: its network cannot be found.
     """
-    with refusing(f"The policy {folder}"), np.errstate(all="ignore"):
+    with refusing(f"The policy {folder}", passing=(UserError, ModuleNotFoundError)), np.errstate(all="ignore"):
         policy = make_policy(spec)
         policy.load(weights)
         if spec.head != "model":
@@ -236,7 +236,9 @@ def check_network_name(path: str | Path, spec: NetworkSpec, *, trusted: bool) ->
 
 
 def load_policy(path: str | Path, seed: int | None = None, *, trust: bool = False) -> DeployedPolicy:
-    """Load the policy of a run folder, a checkpoint, or a policy folder. Fully connected networks need neither Ray nor torch.
+    """Load the policy of a run folder, a checkpoint, or a policy folder.
+
+    Fully connected networks, also with an LSTM or a GRU, need NumPy and safetensors and no other package.
 
     Args:
         path: the folder. Of a run folder, the best policy is loaded, or the newest where none was evaluated.

@@ -14,7 +14,6 @@ from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.ops.returns import gae, next_values
 from raypid.registry import MODEL_METHODS, NETWORKS, called, check_methods
-from raypid.spaces import space_from_json
 from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves, tree_map
 
 Parts: TypeAlias = object
@@ -290,5 +289,7 @@ def _fault(leaf: ActionLeaf, action: Array) -> str:
 
 def facts_of(spec: NetworkSpec, seed: int) -> dict[str, object]:
     """What the `args` of models and agents have beside their own: spaces, gamma, batch_size, device, seed and the project's options."""
+    from raypid.spaces import space_from_json  # needs gymnasium, which no other policy needs to act
+
     spaces = {role: space_from_json(spec.facts[role]) for role in ("observation_space", "action_space")}
     return {**spec.facts, "seed": seed, **spaces}

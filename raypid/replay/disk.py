@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from raypid.checkpoint import CheckpointError, confined, read_json, sha256_of
+from raypid.checkpoint import CheckpointError, confined, read_json, sha256_of, write_arrays
 from raypid.errors import shown
 from raypid.outputs import Unwritten
 from raypid.replay.buffer import LINKS, NO_ROW, Buffer
@@ -73,8 +73,6 @@ class SavedRows:
 def write_rows(folder: Path, previous: Path | None, head: Mapping[str, Any], step: int, rows: Rows) -> None:
     """Write a buffer into `folder`, of which `head` says all but its rows. Segments that the save in `previous` has already are
     linked. `step` rows are asked for at a time: the buffer may be in another process."""
-    from safetensors.numpy import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     for unfinished in folder.iterdir():  # of a process that died while it saved here
         if unfinished.name in (_INDEX, _LINKS_FILE) or _SEGMENT.fullmatch(unfinished.name):
@@ -84,9 +82,9 @@ def write_rows(folder: Path, previous: Path | None, head: Mapping[str, Any], ste
     spans = spans_of(max(segments[-1]["stop"] if segments else 0, oldest), count, step)
     for (start, stop), columns in zip(spans, rows(spans, False), strict=True):
         name = f"segment_{start:012d}_{stop:012d}.safetensors"
-        save_file({k: np.ascontiguousarray(v) for k, v in columns.items()}, folder / name)
+        write_arrays(folder / name, {k: np.ascontiguousarray(v) for k, v in columns.items()})
         segments.append({"file": name, "start": start, "stop": stop, "sha256": sha256_of(folder / name)})
-    save_file(joined(rows(spans_of(oldest, count, _LINK_ROWS), True)), folder / _LINKS_FILE)
+    write_arrays(folder / _LINKS_FILE, joined(rows(spans_of(oldest, count, _LINK_ROWS), True)))
     index = {**head, "segments": segments, "links_sha256": sha256_of(folder / _LINKS_FILE)}
     (folder / _INDEX).write_text(json.dumps(index))
 
