@@ -25,7 +25,7 @@ def server(folder, port=8000):
                     raise ValueError('the body is {"observation": [...]}')
                 with lock:  # a policy that remembers takes a session for each client: policy.session()
                     action = policy.act(body["observation"])
-                code, answer = 200, {"action": np.asarray(action).tolist()}
+                code, answer = 200, {"action": action}
             except (
                 TypeError,
                 ValueError,
@@ -35,7 +35,7 @@ def server(folder, port=8000):
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.wfile.write(json.dumps(answer, default=np.ndarray.tolist).encode())
 
         def log_message(self, *args):
             pass

@@ -10,24 +10,35 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from gymnasium import spaces
 
+import raypid
 from raypid import saved_settings
 from raypid.cli import main
+from raypid.config import ModelConfig
+from raypid.nn.catalog import build_spec
+from raypid.nn.policy import save_policy
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 from raypid.run.best import BestPolicy
+from raypid.types import Weights
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
@@ -430,3 +441,39 @@ def test_a_page_runs_as_it_stands(page: str, reader: Reader, ray_session: Any) -
     """Unshortened."""
     reader.short = False
     reader.page(page, RUN)
+
+
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "Discrete": spaces.Discrete(3, start=1),
+    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+    "Box": spaces.Box(-1, 1, (2,)),
+    "one number": spaces.Box(-1, 1, ()),
+    "Dict": spaces.Dict(turn=spaces.Discrete(2), push=spaces.Box(0, 1, (2,))),
+    "Tuple": spaces.Tuple([spaces.MultiBinary(2), spaces.Dict(k=spaces.Discrete(2))]),
+}
+
+
+@pytest.mark.parametrize("program", ["docs/run-folder.md", "examples/web_handler.py"])
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_the_servers_answer_with_actions_of_every_kind(kind: str, program: str, reader: Reader) -> None:
+    spec = build_spec(spaces.Box(-9, 9, (1,)), ACTIONS[kind], ModelConfig())
+    flat = np.random.default_rng(0).normal(size=sum(math.prod(shape) for _, shape in spec.mlp_table(1)))
+    save_policy(Path("runs/target"), spec, Weights(1, flat.astype(np.float32), spec.mlp_table(1)))
+    if program.endswith(".py"):
+        server = runpy.run_path(str(ROOT / program))["server"]("runs/target", port=0)
+    else:
+        (block,) = (block for block in BLOCKS[program] if block.file == "serve.py")
+        server = ThreadingHTTPServer(("127.0.0.1", 0), runpy.run_path(str(reader.write(block)))["Handler"])
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+
+    def post(path: str, **body: object) -> Any:
+        url = f"http://127.0.0.1:{server.server_port}{path}"
+        return json.load(urllib.request.urlopen(url, json.dumps(body).encode()))
+
+    if program.endswith(".py"):
+        action = post("/", observation=[-0.5])["action"]
+    else:
+        action = post("/act", **post("/begin"), obs=[-0.5])["action"]
+    server.shutdown()
+    server.server_close()
+    assert action == json.loads(json.dumps(raypid.load_policy("runs/target").act([-0.5]), default=np.ndarray.tolist))
