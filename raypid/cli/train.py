@@ -75,7 +75,7 @@ _COUNTS = {
     "keep_checkpoints": (1, "newest checkpoints to keep, besides the best (default: 3)"),
     "final_episodes": (
         0,
-        "episodes that the best policy plays at the end, fewer if they take over a minute; 0: none (default: 50)",
+        "episodes that the best policy plays at the end, fewer if they take longer than the run, or over a minute; 0: none (default: 50)",
     ),
 }
 """Options that are fields of RunOptions, which has their defaults -> the least value, help."""

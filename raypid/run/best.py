@@ -14,7 +14,8 @@ from raypid.run.training import Training
 from raypid.types import Weights
 
 MIN_FINAL_EPISODES = 10
-MAX_FINAL_S = 60.0
+MIN_FINAL_S, MAX_FINAL_S = 1.0, 60.0
+"""Seconds that the final episodes may take: those of the run, within these bounds."""
 _FINAL = ("episode_reward_mean", "episode_reward_ci95", "episodes")
 _FINAL_SEED = 1_000_000_000
 """Keeps the final episodes different from those by which the policy was chosen."""
@@ -63,14 +64,21 @@ class BestPolicy:
         agent.write_policy(self.folder, self.weights, None if self.weights is None else info)
 
     def play(
-        self, agent: Training, num_episodes: int, interrupted: Callable[[], bool], tell: Callable[[str], None]
+        self,
+        agent: Training,
+        num_episodes: int,
+        run_s: float,
+        interrupted: Callable[[], bool],
+        tell: Callable[[str], None],
     ) -> None:
         """Play the final episodes and set `final`, unless these weights have already played that many since they were chosen.
 
         The newest weights play the same episodes and become the best if they do better. If `num_episodes` would take longer than
-        MAX_FINAL_S, fewer are played, but at least MIN_FINAL_EPISODES. If interrupted, `final` stays as it was.
+        the `run_s` seconds of the run, or than MAX_FINAL_S, fewer are played, but at least MIN_FINAL_EPISODES. If interrupted, `final`
+        stays as it was.
         """
-        fit = max(MIN_FINAL_EPISODES, int(min(num_episodes, MAX_FINAL_S / max(self._episode_s, 1e-9))))
+        most_s = min(max(run_s, MIN_FINAL_S), MAX_FINAL_S)
+        fit = max(MIN_FINAL_EPISODES, int(min(num_episodes, most_s / max(self._episode_s, 1e-9))))
         num = min(num_episodes, fit)
         if self.weights is None or num == 0 or (self.final is not None and self.final["episodes"] >= num):
             return

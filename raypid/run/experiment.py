@@ -92,7 +92,7 @@ class RunOptions:
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep. The best is kept too."""
     final_episodes: int = 50
-    """Episodes that the best policy plays at the end, fewer if they would take over a minute; 0: none."""
+    """Episodes that the best policy plays at the end, fewer if they would take longer than the run, or over a minute; 0: none."""
     plot: bool = True
     """Draw learning_curve.png at the end."""
 
@@ -691,7 +691,8 @@ class Run:
     def _play_final(self) -> None:
         """Play the final episodes, and say if environments raised in them: no result follows that would count it."""
         self._playing, before = True, self.agent.num_crashes
-        self.best.play(self.agent, self.options.final_episodes, self._is_interrupted, self.progress.message)
+        run_s = self.agent.time_total_s - self._before["time_total_s"]
+        self.best.play(self.agent, self.options.final_episodes, run_s, self._is_interrupted, self.progress.message)
         self._tell_flaws()
         if num := self.agent.num_crashes - before:
             self.progress.message(

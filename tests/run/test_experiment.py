@@ -220,16 +220,24 @@ def test_slow_episodes_are_fewer_and_ctrl_c_skips_them(tmp_path: Path) -> None:
         agent.train()
         assert agent.evaluations.last is not None
         said: list[str] = []
-        for seconds, episodes in ((300.0, 10), (50.0, 12), (1.0, 50)):  # that 10 episodes of evaluation took
+        cases = (
+            (300.0, 900.0, 10),
+            (50.0, 900.0, 12),
+            (1.0, 900.0, 50),
+            (50.0, 20.0, 10),
+            (2.5, 8.0, 32),
+            (0.5, 0.1, 20),
+        )
+        for seconds, run_s, episodes in cases:  # that 10 episodes of evaluation took, and the run
             best = BestPolicy(tmp_path)
             evaluation = dataclasses.replace(agent.evaluations.last.evaluation, seconds=seconds)
             best.offer(dataclasses.replace(agent.evaluations.last, evaluation=evaluation), agent)
-            best.play(agent, 50, interrupted=lambda: True, tell=said.append)
+            best.play(agent, 50, run_s, interrupted=lambda: True, tell=said.append)
             assert best.final is None and "in evaluation (weights of step 1" in best.line()
-            best.play(agent, 50, interrupted=lambda: False, tell=said.append)
+            best.play(agent, 50, run_s, interrupted=lambda: False, tell=said.append)
             assert best.final is not None and best.final["episodes"] == episodes
             assert re.fullmatch(rf"\d+\.\d ± \d+\.\d \({episodes} episodes, weights of step 1\d\d\)", best.line())
-        assert len(said) == 4 and "12 episodes" in said[2]
+        assert len(said) == 8 and "12 episodes" in said[2]
 
 
 def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
