@@ -364,13 +364,10 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write a safetensors file of contiguous arrays, with the mode that the umask gives to every other file."""
-    from safetensors.numpy import save_file
+    """Write a safetensors file of contiguous arrays."""
+    from safetensors.numpy import save  # save_file makes files that only their owner may read, and hides error numbers
 
-    path.touch()
-    mode = path.stat().st_mode  # save_file puts a temporary file in its place, which only its owner may read
-    save_file(dict(arrays), path)
-    path.chmod(mode)
+    path.write_bytes(save(dict(arrays)))
 
 
 def _raypid_version() -> str:

@@ -20,10 +20,7 @@ class Unwritten(RuntimeError):
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error says that there is no space left, or that the user's share of it is used up."""
-    if isinstance(error, OSError):
-        return error.errno in (ENOSPC, EDQUOT)
-    # safetensors writes in Rust and raises an error of its own, with the number in the text
-    return type(error).__name__ == "SafetensorError" and any(f"os error {n})" in str(error) for n in (ENOSPC, EDQUOT))
+    return isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT)
 
 
 def why_unwritten(path: Path, error: Exception) -> str:

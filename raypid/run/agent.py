@@ -72,8 +72,7 @@ class Agent(Training):
             quiet: show only what goes wrong, on stderr.
             checkpoint_interval: iterations between checkpoints; 0: one a minute.
             keep_checkpoints: number of newest checkpoints to keep, besides the best.
-            final_episodes: episodes that the best policy plays at the end, fewer if they take longer than the run, or over a minute;
-                0: none.
+            final_episodes: episodes of the best policy at the end, fewer if they take longer than the run, or over a minute; 0: none.
 
         Raises:
             ConfigError: a stop criterion or a count that does not fit, or the folder holds another run; nothing has been trained then.

@@ -78,8 +78,7 @@ class BestPolicy:
         stays as it was.
         """
         most_s = min(max(run_s, MIN_FINAL_S), MAX_FINAL_S)
-        fit = max(MIN_FINAL_EPISODES, int(min(num_episodes, most_s / max(self._episode_s, 1e-9))))
-        num = min(num_episodes, fit)
+        num = min(num_episodes, max(MIN_FINAL_EPISODES, int(most_s / max(self._episode_s, 1e-9))))
         if self.weights is None or num == 0 or (self.final is not None and self.final["episodes"] >= num):
             return
         if math.inf > num * self._episode_s > MAX_FINAL_S / 10:

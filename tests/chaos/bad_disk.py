@@ -1,6 +1,6 @@
 """A disk that does not take some files: it is full or read-only for what matches a pattern, real files and folders otherwise.
 
-Writes of Python fail in `open` and in the file's `write`, those of safetensors, which writes in Rust, in `save_file`.
+Writes fail in `open` and in the file's `write`.
 """
 
 from __future__ import annotations
@@ -80,24 +80,8 @@ def install(
             raise failure(path)
         before[3](path, *more, **named)
 
-    import safetensors.numpy as rust
-    from safetensors import SafetensorError
-
-    saved = rust.save_file
-
-    def save_file(arrays: Any, path: Any, *more: Any, **named: Any) -> None:
-        if fails(path):
-            error = failure(path)
-            if not at_open:
-                with before[0](path, "wb") as file:
-                    file.write(b"{")
-            raise SafetensorError(f"Error while serializing: I/O error: {error.strerror} (os error {number})")
-        saved(arrays, path, *more, **named)
-
     def end() -> None:
         builtins.open, io.open, os.open, os.mkdir = before
-        rust.save_file = saved
 
     builtins.open, io.open, os.open, os.mkdir = opened, opened, opened_by_number, made
-    rust.save_file = save_file
     return end
