@@ -447,11 +447,15 @@ def examine(
     first = _sampled(config, _looks(run, config, is_new=like is None)) if before is None else before.sample
     spaces = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
+    kept: Adapted = {}
+    if like is not None and config.normalize_observations is None:
+        kept = {"normalize_observations": (like.pipeline.normalize, "a run keeps what it began with")}
+        config = config.replace({name: value for name, (value, _) in kept.items()})
     network = _network(run, config, *spaces, like, first.first)
     by_network = idle_settings(config, network)
     config.refuse(by_network, given_names(given or {}))
     idle = {**config.idle(), **by_network}
-    adapted = _by_environment(run, config, network, first, idle)
+    adapted = kept | _by_environment(run, config, network, first, idle)
     if any(value for value, _ in adapted.values()):  # else the network is the one that it is
         config = config.replace({name: value for name, (value, _) in adapted.items()})
         network = _network(run, config, *spaces, like, first.first)
@@ -499,8 +503,7 @@ def _by_environment(run: str, config: Config, network: NetworkSpec, first: Sampl
 
 def sample_key(run: str, config: Config) -> str:
     """Equal for runs that look equally far at environments that, also in evaluations, have the same spaces."""
-    depends = config.model.network == "auto", _open_to_steps(run, config)
-    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, depends))
+    return repr((replace(env_spec_of(config), seed=0), config.evaluation_env, _open_to_steps(run, config)))
 
 
 def _open_to_steps(run: str, config: Config) -> bool:
