@@ -41,7 +41,7 @@ QUIET: list[tuple[type, str]] = [
 """Methods that are decorated with `np.errstate`."""
 
 
-def by_squares(reward: Any) -> None:
+def by_squares(reward: Any, given: Any) -> None:
     """The former check of rewards, where these are finite."""
     assert math.isfinite(reward.dot(reward))
 

@@ -38,7 +38,7 @@ REPLAYED = 200
 """Steps of the episode that is played again with the same seed and actions."""
 KEPT_OBSERVATIONS = 256
 LARGE_INFO = 10_000
-"""Bytes of arrays in an info from which it is called large: infos of ended episodes go from worker to driver."""
+"""Bytes of arrays in an info from which it is called large."""
 
 
 class Broken(Exception):
@@ -392,20 +392,10 @@ class Exam:
             )  # fmt: skip
 
     def _judge_reward(self, reward: Any, number: int) -> float:
-        at = f"at step {number:,} of episode {self.episode:,}"
-        if isinstance(reward, (str, bytes)):
-            self.find("problem", "reward", f"{at}, it is text ({shown(reward)}); it must be one number.", key="reward")
-            return 0.0
-        try:
-            value = float(np.asarray(reward).item())
-        except (TypeError, ValueError):
-            self.find(
-                "problem", "reward", f"{at}, it is {shown(reward)}; it must be one number.",
-                "Several objectives are for one number too: weigh and add them.", key="reward",
-            )  # fmt: skip
-            return 0.0
-        if not math.isfinite(value):
-            self.find("problem", "reward", f"{at}, it is {shown(reward)}; it must be finite.", key="finite reward")
+        value, wrong, advice = results.judged_reward(reward)
+        if wrong:
+            at = f"at step {number:,} of episode {self.episode:,}"
+            self.find("problem", "reward", f"{at}, it {wrong}", advice, key="reward")
             return 0.0
         if isinstance(reward, np.ndarray) and reward.ndim:
             self.find(
@@ -417,21 +407,15 @@ class Exam:
         return value
 
     def _flag(self, name: str, value: Any, number: int) -> bool:
-        if isinstance(value, (bool, np.bool_)):
-            return bool(value)
-        try:
-            array = np.asarray(value)
-            meant = array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1)
-        except (TypeError, ValueError, RuntimeError):
-            meant = False
-        if not meant:
+        meant = results.as_flag(value)
+        if meant is None:
             self.find(
                 "problem", name, f"step() returns {shown(value)} as {name} at step {number:,}; it must be True or False.",
                 key=name,
             )  # fmt: skip
-            return False
-        self.find("note", name, f"it is {shown(value)}, {results.described(value)}, not a bool; raypid converts it.", key=name)  # fmt: skip
-        return bool(array.item())
+        elif not isinstance(value, (bool, np.bool_)):
+            self.find("note", name, f"it is {shown(value)}, {results.described(value)}, not a bool; raypid converts it.", key=name)  # fmt: skip
+        return bool(meant)
 
     def _judge_info(self, info: Any) -> None:
         if not isinstance(info, Mapping):

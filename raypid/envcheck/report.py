@@ -54,6 +54,11 @@ class EnvReport:
         return self.of("warning")
 
     @property
+    def notes(self) -> list[Finding]:
+        """What raypid copes with, or what is only good to know."""
+        return self.of("note")
+
+    @property
     def advice(self) -> list[str]:
         """What to do, as sentences with the settings that do it; the most important first."""
         return [f.advice for severity in SEVERITIES for f in self.of(severity) if f.advice]

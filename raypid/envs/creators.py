@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
 from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, takes_seed
@@ -33,7 +34,7 @@ from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
-from raypid.envs.wrappers import ActionRepeat, checked
+from raypid.envs.wrappers import ActionRepeat, InProcess
 from raypid.extras import install_command
 from raypid.registry import did_you_mean
 from raypid.spaces import SpaceError
@@ -314,26 +315,29 @@ def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     return GymVector(spec, resolved.name, "envpool", make, seeding=None, unstack=unstack)
 
 
-class QuietAsyncVectorEnv(AsyncVectorEnv):
-    """An AsyncVectorEnv that prints nothing: GymVector reports its errors."""
+class ProcessVector(AsyncVectorEnv):
+    """An AsyncVectorEnv that prints nothing of an error, and raises what the first of its environments raised."""
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        if not all(successes):
-            with quiet():
-                super()._raise_if_errors(successes)
+        errors = sorted((self.error_queue.get() for success in successes if not success), key=itemgetter(0))
+        for stream, *_ in errors:
+            self.parent_pipes[stream].close()
+        if errors:
+            self._state = AsyncState.DEFAULT
+            raise errors[0][2]
 
 
-def _make_checked(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
+def _make_in_process(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     if multiprocessing.current_process().daemon:  # one of the vector's processes
         end_by_parent()
-    return checked(make_env(spec, resolved, stream), resolved.name, stream)
+    return InProcess(make_env(spec, resolved, stream), stream)
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     def make(seeds: Sequence[int]) -> AnyVector:
         with quiet():
-            return QuietAsyncVectorEnv(
-                [partial(_make_checked, spec, resolved, stream) for stream in range(spec.num_envs)],
+            return ProcessVector(
+                [partial(_make_in_process, spec, resolved, stream) for stream in range(spec.num_envs)],
                 copy=False,
                 autoreset_mode=AutoresetMode.NEXT_STEP,
             )

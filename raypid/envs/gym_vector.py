@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.closing import close_all, end_processes
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, reraise_signal
+from raypid.envs.infos import Info, Parcel, opened, stream_info
 from raypid.envs.observation_checks import action_batch, row_of
 from raypid.envs.quiet import quiet
+from raypid.envs.results import checked_step
 from raypid.envs.vector import Step, VectorEnv
 from raypid.spaces import Space
 from raypid.types import Array, Tree
 
 Seeding: TypeAlias = "Callable[[list[int]], Any] | None"
 """From the seeds of all streams to what reset() takes as seed. None: it takes none, only the constructor does (EnvPool)."""
-Infos = Mapping[str, object]
 AnyVector: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Array]"
 """Or what has its interface, as EnvPool's vectors have."""
 
@@ -54,11 +56,17 @@ class GymVector(VectorEnv):
         super().__init__(spec, name)
         self._make, self.vectorizer, self._seeding, self._unstack = make, vectorizer, seeding, unstack
         self._env: AnyVector = first if first is not None else make(stream_seeds(spec))
+        self._arrays = gymnasium.vector.VectorEnv[Any, Any, Array]()
+        """Merges infos into arrays as the vector itself would."""
+        self._arrays.num_envs = self.num_envs
+        self._infos: dict[int, Info] = {}
+        """Stream -> info as the environment gave it, of those vectors of Gymnasium that have such infos (`_add_info`)."""
         self._seeded = seeding is None  # making it twice costs time
         self._closed = False
         try:
             self._mode = autoreset_mode(self._env, name)
             self._set_spaces(single_observation_space(self._env, unstack), self._env.single_action_space)
+            self._look_inside()
         except BaseException:
             self.close()
             raise
@@ -83,8 +91,11 @@ class GymVector(VectorEnv):
 
     def _step(self, action: Tree) -> Step:
         batch = action_batch(self.action_space, action)
+        given: dict[int, Info] = {}
+        self._infos = given
         try:
             obs, rewards, terminations, truncations, infos = self._env.step(batch)
+            self._infos = {}  # resets may follow
             arrays = self._batch(obs)
             terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
             first, final = terminated | truncated, None
@@ -105,7 +116,7 @@ class GymVector(VectorEnv):
         else:
             ends, valid = first, np.ones(self.num_envs, np.bool_)
         obs = self._checked(arrays)
-        ended = {b: stream_info(infos, b) for b in ends.nonzero()[0].tolist()}
+        ended = {b: self._info(infos, given, b) for b in ends.nonzero()[0].tolist()}
         return Step(obs, reward, terminated, truncated, valid, first, final, ended)
 
     def close(self) -> None:
@@ -113,19 +124,44 @@ class GymVector(VectorEnv):
             close_vector(self._env)
             self._closed = True
 
-    def _rewards(self, rewards: object) -> Array:
-        """The rewards [B] of a step. As in a loop, each may be an array of one element."""
-        array = np.array(rewards, np.float32)
-        self._given = rewards
-        if array.shape == (self.num_envs,):
-            return array
-        if array.size != self.num_envs:
-            raise EnvError(
-                f"{self._where()}: the rewards have shape {array.shape} for {self.num_envs} environments; each must be one number."
-            )
-        return array.reshape(self.num_envs)
+    def _look_inside(self) -> None:
+        """Take over two things of Gymnasium's own vectors: how infos are merged into arrays, which fails where shapes differ or keys are
+        no strings; and in this process the environments' steps, to say what is wrong with a reward."""
+        inner: Any = getattr(self._env, "unwrapped", None)
+        if getattr(type(inner), "_add_info", None) is gymnasium.vector.VectorEnv._add_info:
+            inner._add_info = self._add_info
+        if isinstance(inner, SyncVectorEnv):
+            for stream, env in enumerate(inner.envs):
+                env.step = partial(checked_step, env.step, stream)  # type: ignore[method-assign]
 
-    def _same_step(self, arrays: list[Array], ended: Array, infos: Infos) -> tuple[Array, Tree]:
+    def _add_info(self, infos: dict[str, Any], info: Info | Parcel, stream: int) -> dict[str, Any]:
+        """Keep the info of an environment; for wrappers around the vector, also merge the entries that can be into arrays."""
+        info, earlier = opened(info, self._name), self._infos.get(stream, {})
+        self._infos[stream] = {**info, **earlier}  # of SAME_STEP resets the final info comes first
+        if self._env.unwrapped is not self._env or self._mode is AutoresetMode.SAME_STEP:
+            for key, value in info.items():
+                if key not in earlier:
+                    with suppress(Exception):
+                        self._arrays._add_info(infos, {key: value}, stream)
+        return infos
+
+    def _info(self, infos: object, given: Mapping[int, Info], stream: int) -> Info:
+        """Return the info of a stream whose episode has ended.
+
+        Args:
+            infos: what the vector returned.
+            given: the infos of the same step that `_add_info` has kept.
+        """
+        info = dict(given.get(stream, {}))
+        if not info or self._env.unwrapped is not self._env:
+            info |= stream_info(infos, stream, self.num_envs)
+        if self._mode is AutoresetMode.SAME_STEP:
+            info.pop("final_obs", None)
+            final = info.pop("final_info", None)
+            info = dict(final) if isinstance(final, Mapping) else info
+        return info
+
+    def _same_step(self, arrays: list[Array], ended: Array, infos: Mapping[str, object]) -> tuple[Array, Tree]:
         """Take out the true last observations of ended streams; `arrays` then have those of their new episodes."""
         streams = np.flatnonzero(ended)
         if self._mode is AutoresetMode.DISABLED:
@@ -150,6 +186,7 @@ class GymVector(VectorEnv):
         if seeds is not None and (anew or self._seeding is None):
             close_vector(self._env)
             self._env = self._make(seeds)
+            self._look_inside()
         if seeds is None or self._seeding is None:
             return self._env.reset()[0]
         return self._env.reset(seed=self._seeding([int(s) for s in seeds]))[0]
@@ -199,25 +236,6 @@ def single_observation_space(env: AnyVector, unstack: bool) -> Space:
         high = np.where(space.high == np.finfo(space.dtype).max, np.inf, space.high).astype(space.dtype)
         return spaces.Box(low, high, dtype=space.dtype)
     return space
-
-
-def stream_info(infos: Infos, stream: int) -> Infos:
-    """Take one stream's info out of a vector's infos, which have an array [B] for each key; unset keys are left out."""
-    final = infos.get("final_info")
-    if isinstance(final, Mapping):
-        return stream_info(final, stream)
-    info: dict[str, object] = {}
-    for key, value in infos.items():
-        mask = infos.get(f"_{key}")
-        if (key.startswith("_") and key[1:] in infos) or key in ("final_obs", "final_info", "players", "env_id"):
-            continue
-        if mask is not None and not row_of(mask, stream):
-            continue
-        if isinstance(value, Mapping):
-            info[key] = stream_info(value, stream)
-        elif isinstance(value, (np.ndarray, list, tuple)) and len(value) > stream:
-            info[key] = value[stream]
-    return info
 
 
 def close_vector(env: AnyVector) -> None:

@@ -19,16 +19,12 @@ from raypid.types import Array, Tree
 
 
 class ObservationError(EnvError):
-    """An observation or reward that does not fit; the vector adds environment, stream and step."""
+    """An observation, or another result of an environment, that does not fit; the vector adds environment, stream and step."""
 
     def __init__(self, text: str, row: int | None = None) -> None:
         super().__init__(text)
         self.row = row
-        """Which observation of those given, where one is at fault."""
-
-
-class RewardError(ObservationError):
-    """A reward that is not finite, or not in float32."""
+        """Which one of those given is at fault, if one is."""
 
 
 class ObservationPart:
@@ -171,18 +167,6 @@ class ObservationLayout:
                 place, at = _first(bad)
                 text = f"{part.label} {what}: {array[place]}{at}. Observation space: {self.space}."
                 raise ObservationError(text, place[0])
-
-
-def check_rewards(reward: Array) -> None:
-    """Check rewards [B].
-
-    Raises:
-        ObservationError: one is not finite.
-    """
-    if not math.isfinite(sum(reward.tolist())):  # Python's floats overflow later, and without a warning
-        bad = np.flatnonzero(~np.isfinite(reward))
-        if bad.size:
-            raise RewardError(f"the reward is {reward[bad[0]]}; it must be finite.", int(bad[0]))
 
 
 def _first(bad: Array) -> tuple[tuple[int, ...], str]:

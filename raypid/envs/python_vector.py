@@ -24,13 +24,13 @@ from raypid.envs.closing import close_all
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.forked import Forked, ForkedLost, can_fork
+from raypid.envs.infos import Info, opened, packed
 from raypid.envs.observation_checks import action_rows
-from raypid.envs.results import RESET, STEP, misfit_text
+from raypid.envs.results import RESET, STEP, fits, reset_obs, step_parts
 from raypid.envs.vector import PythonEnv, Step, VectorEnv
 from raypid.envs.wrappers import strip_limit
-from raypid.errors import shown
 from raypid.spaces import Space
-from raypid.types import Array, Tree
+from raypid.types import Tree
 
 Argument = TypeVar("Argument")
 Served: TypeAlias = "tuple[list[object], list[str], list[tuple[float, bool]]]"
@@ -109,7 +109,7 @@ class PythonVector(VectorEnv):
             self._take(self._split)
             self._forks = False
         results = self._each(self._reset_one, self._seeds(seeds) or [None] * self.num_envs)
-        observations = [self._unpack(result, stream, RESET)[0] for stream, result in enumerate(results)]
+        observations = [reset_obs(result, stream) for stream, result in enumerate(results)]
         self._ended = [False] * self.num_envs
         self._elapsed = [0] * self.num_envs
         self._ends_at = self._limits
@@ -159,21 +159,14 @@ class PythonVector(VectorEnv):
         rewards: list[object] = [0.0] * num_envs
         flags = np.zeros((3, num_envs), np.bool_)
         terminated, truncated, first = flags
-        infos: dict[int, Mapping[str, object]] = {}
+        infos: dict[int, Info] = {}
         cut: list[int] = []
         for stream, result in enumerate(results):
             if self._ended[stream]:
-                obs, _ = self._unpack(result, stream, RESET)
+                obs = reset_obs(result, stream)
                 first[stream], self._ended[stream], self._elapsed[stream] = True, False, 0
             else:
-                obs, rewards[stream], terminates, truncates, info = self._unpack(result, stream, STEP)
-                # the usual case costs three comparisons
-                if type(terminates) is not bool and type(terminates) is not np.bool_:
-                    terminates = self._flag("terminated", terminates, stream)
-                if type(truncates) is not bool and type(truncates) is not np.bool_:
-                    truncates = self._flag("truncated", truncates, stream)
-                if type(info) is not dict and not isinstance(info, Mapping):
-                    raise EnvError(f"{self._where(stream)}: step() returned the info {shown(info)}; it must be a dict.")
+                obs, rewards[stream], terminates, truncates, info = step_parts(result, stream)
                 self._elapsed[stream] += 1
                 if terminates:
                     # episodes end by themselves, and so at different times
@@ -184,41 +177,11 @@ class PythonVector(VectorEnv):
                     truncates = True
                 if terminates or truncates:
                     terminated[stream], truncated[stream] = bool(terminates), bool(truncates)
-                    infos[stream], self._ended[stream] = info, True
+                    infos[stream], self._ended[stream] = opened(info, self._name), True
                     self._ends_at[stream] = self._limits[stream]
             observations.append(obs)
         obs, reward = self._checked(self._layout.stack(observations)), self._rewards(rewards)
         return Step(obs, reward, terminated, truncated, ~first, first, infos=infos, cut=cut)
-
-    def _flag(self, name: str, value: object, stream: int) -> bool:
-        """Convert what is meant as true or false: 0 or 1, or an array of one element."""
-        with suppress(TypeError, ValueError, RuntimeError):
-            array = np.asarray(value)
-            if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
-                return bool(array.item())
-        raise EnvError(f"{self._where(stream)}: step() returned {shown(value)} as {name}; it must be true or false.")
-
-    def _rewards(self, rewards: list[object]) -> Array:
-        self._given = rewards
-        with suppress(TypeError, ValueError, OverflowError):
-            array = np.array(rewards, np.float32)
-            if array.ndim == 1:
-                return array
-        return np.array([self._scalar(reward, stream) for stream, reward in enumerate(rewards)], np.float32)
-
-    def _unpack(self, result: object, stream: int, count: int) -> tuple[Any, ...]:
-        """Check that reset() returned a tuple of 2 (`RESET`), or step() a tuple of 5 (`STEP`)."""
-        if type(result) is tuple and len(result) == count:
-            return result
-        raise EnvError(f"{self._where(stream)}: {misfit_text(result, count)}")
-
-    def _scalar(self, reward: object, stream: int) -> float:
-        """Convert a reward that came as an array of one element."""
-        with suppress(TypeError, ValueError, OverflowError):
-            array = np.asarray(reward)
-            if array.size == 1:
-                return float(array.item())
-        raise EnvError(f"{self._where(stream)}: the reward is {shown(reward)}; it must be one number.")
 
     def _rebuild(self, stream: int) -> object:
         """Replace an environment, which has just raised, and return what the new one's reset() returns."""
@@ -334,7 +297,7 @@ class PythonVector(VectorEnv):
         self._num_steps = num_steps
         for stream, has_ended in zip(part, ended):
             self._ended[stream] = has_ended
-        results = [getattr(self, name)(stream, argument) for stream, argument in zip(part, arguments)]
+        results = [_to_send(getattr(self, name)(stream, argument)) for stream, argument in zip(part, arguments)]
         crashes, self._crashes = self._crashes, []
         return results, crashes, [(self._limits[stream], self._ended[stream]) for stream in part]
 
@@ -389,6 +352,13 @@ def _parts(num_streams: int, num: int) -> list[range]:
     """Cut the streams into `num` parts of about the same size."""
     ends = [num_streams * i // num for i in range(num + 1)]
     return [range(a, b) for a, b in pairwise(ends)]
+
+
+def _to_send(result: Any) -> object:
+    """What reset() or step() returned in a copy, ready to be sent: an info that has entries is packed, and that of a reset left out."""
+    if fits(result, STEP) and isinstance(result[4], Mapping):
+        return (*result[:4], packed(result[4]) if result[4] else {})
+    return (result[0], {}) if fits(result, RESET) else result
 
 
 def _is_endless_kind(observation_space: Space, action_space: Space) -> bool:

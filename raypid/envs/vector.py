@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -18,7 +18,9 @@ import numpy as np
 
 from raypid.envs.env_spec import EnvSpec, stream_seeds
 from raypid.envs.errors import HEAD, EnvError, reraise_signal, user_traceback
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, RewardError, check_rewards
+from raypid.envs.infos import Info
+from raypid.envs.observation_checks import ObservationError, ObservationLayout
+from raypid.envs.results import reward_number
 from raypid.spaces import Space, space_leaves
 from raypid.types import Array, Tree
 
@@ -26,9 +28,6 @@ from raypid.types import Array, Tree
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, r"raypid\.envs\.")
 MAX_REBUILDS = 3
 """Failed attempts in a row after which an environment, or a vector of them, is given up."""
-Info: TypeAlias = "dict[str, object]"
-
-
 PythonEnv: TypeAlias = "gymnasium.Env[object, object]"
 """Or what has its interface; the vector checks the results."""
 
@@ -51,7 +50,7 @@ class Step:
     """[B] bool: obs[b] begins an episode."""
     final: tuple[Array, Tree] | None = None
     """(streams [k] int64, true last observations [k, *]) of episodes that were reset within this step."""
-    infos: dict[int, Mapping[str, object]] = field(default_factory=dict)
+    infos: dict[int, Info] = field(default_factory=dict)
     """Stream -> info, for exactly the streams whose episode ended in this step, in order."""
     cut: list[int] = field(default_factory=list)
     """Streams, of those in `infos`, whose episode was cut early (`EnvSpec.staggers`): its return says nothing."""
@@ -79,8 +78,8 @@ class VectorEnv(ABC):
         self.num_envs = spec.num_envs
         self._num_steps = 0
         self._crashes: list[str] = []
-        self._given: Any = ()
-        """The rewards of the last step, as the environments gave them."""
+        self._given: Array = np.zeros(0)
+        """The rewards [B] of the last step before they became float32."""
         self._seeded = False
 
     def _set_spaces(self, observation_space: Space, action_space: Space) -> None:
@@ -108,9 +107,9 @@ class VectorEnv(ABC):
         self._num_steps += 1
         try:  # not `_located`: this runs at each step
             step = self._step(action)
-            check_rewards(step.reward)
+            check_rewards(step.reward, self._given)
         except ObservationError as error:
-            raise EnvError(f"{self._where(error.row)}: {self._misfit(error)}") from None
+            raise EnvError(f"{self._where(error.row)}: {error}") from None
         step.crashes, self._crashes = self._crashes, []
         return step
 
@@ -137,6 +136,23 @@ class VectorEnv(ABC):
             self._layout.check_bounds(arrays)
         return self._layout.tree(arrays)
 
+    def _rewards(self, rewards: Any) -> Array:
+        """Convert the rewards of a step to float32 [B]; each is a number, or an array of one.
+
+        Raises:
+            ObservationError: one is something else.
+        """
+        try:
+            array = np.asarray(rewards)
+        except (TypeError, ValueError, RuntimeError):  # such as arrays of several shapes
+            array = np.empty(len(rewards), object)
+        if array.dtype.kind not in "biuf" or array.size != self.num_envs:
+            if array.shape[:1] != (self.num_envs,):
+                raise ObservationError(f"the rewards have shape {array.shape} for {self.num_envs} environments.")
+            array = np.array([reward_number(reward, stream) for stream, reward in enumerate(rewards)])
+        self._given = array.reshape(self.num_envs)
+        return self._given.astype(np.float32)
+
     @contextmanager
     def _located(self, streams: Array | None = None, inside: str = "") -> Iterator[None]:
         """Say where an observation was wrong; `streams` are those of the rows, where some are missing."""
@@ -145,16 +161,6 @@ class VectorEnv(ABC):
         except ObservationError as error:
             stream = error.row if streams is None or error.row is None else int(streams[error.row])
             raise EnvError(f"{self._where(stream)}: {inside}{error}") from None
-
-    def _misfit(self, error: ObservationError) -> str:
-        """What to say of an observation or a reward that does not fit."""
-        if isinstance(error, RewardError) and error.row is not None:
-            given = self._given[error.row]
-            if given is None:
-                return "the reward is None; it must be one number."
-            if math.isfinite(value := float(np.asarray(given).item())):
-                return f"the reward is {value:.3g}, beyond float32 (3.4e+38): divide it in the environment; reward_scale would come too late."
-        return str(error)
 
     def _where(self, stream: int | None = None) -> str:
         which = "" if stream is None else f", stream {stream}"
@@ -179,3 +185,14 @@ class VectorEnv(ABC):
         raise EnvError(
             f"{HEAD}{text}\nraypid: {self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts."
         )
+
+
+def check_rewards(reward: Array, given: Array) -> None:
+    """Check the rewards of a step, float32 [B]; `given` are the numbers that the environments returned.
+
+    Raises:
+        ObservationError: one is not finite.
+    """
+    if not math.isfinite(sum(reward.tolist())):  # Python's floats overflow later, and without a warning
+        for stream in np.flatnonzero(~np.isfinite(reward)).tolist():
+            reward_number(given[stream], stream)

@@ -7,10 +7,10 @@ from typing import Any, SupportsFloat
 
 import gymnasium
 
-from raypid.envs.errors import EnvError
+from raypid.envs.infos import packed
 from raypid.envs.observation_checks import ObservationError, ObservationLayout
-from raypid.envs.results import RESET, STEP, fits, misfit_text
-from raypid.envs.vector import Info, PythonEnv
+from raypid.envs.results import STEP, checked_step, fits, judged_reward, reset_obs
+from raypid.envs.vector import PythonEnv
 
 
 class ActionRepeat(gymnasium.Wrapper[object, object, object, object]):
@@ -20,14 +20,15 @@ class ActionRepeat(gymnasium.Wrapper[object, object, object, object]):
         super().__init__(env)
         self.num_repeats = num_repeats
 
-    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
+    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, dict[str, Any]]:
         total = 0.0
         for _ in range(self.num_repeats):
             result = self.env.step(action)
-            if not fits(result, STEP):
-                return result  # whoever steps this says what is wrong
-            obs, reward, terminated, truncated, info = result
-            total += float(reward)
+            number, wrong, _ = judged_reward(result[1]) if fits(result, STEP) else (0.0, "a misfit", "")
+            if wrong:
+                return result  # the vector says what is wrong
+            obs, _, terminated, truncated, info = result
+            total += number
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
@@ -48,42 +49,34 @@ def strip_limit(env: PythonEnv) -> tuple[PythonEnv, float]:
     return inner, limit
 
 
-def checked(env: PythonEnv, name: str, stream: int) -> PythonEnv:
-    """Put `Checked` around an environment, below what takes its results apart: limits and repeated actions."""
-    around: Any = None
-    inner: Any = env
-    while isinstance(inner, (gymnasium.wrappers.TimeLimit, gymnasium.wrappers.OrderEnforcing, ActionRepeat)):
-        around, inner = inner, inner.env
-    if around is None:
-        return Checked(inner, name, stream)
-    around.env = Checked(inner, name, stream)
-    return env
+class InProcess(gymnasium.Wrapper[object, object, object, object]):
+    """An environment in a process of its own, where nothing else sees its results whole: what does not fit raises ObservationError.
+    Only the info of an episode's last step is sent.
 
+    Args:
+        stream: the environment's number in its vector.
+    """
 
-class Checked(gymnasium.Wrapper[object, object, object, object]):
-    """Raises EnvError on results and observations that do not fit. In a process of its own, nothing else sees them whole."""
-
-    def __init__(self, env: Any, name: str, stream: int) -> None:
+    def __init__(self, env: PythonEnv, stream: int) -> None:
+        env, self._limit = strip_limit(env)
         super().__init__(env)
-        self._name, self._stream, self._num_steps = name, stream, 0
+        self._stream, self._elapsed = stream, 0
         self._layout = ObservationLayout(env.observation_space)
 
-    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Info]:
-        self._num_steps += 1
-        result: Any = self._whole(self.env.step(action), STEP)
-        return result
+    def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Any]:
+        obs, reward, terminated, truncated, info = checked_step(self.env.step, self._stream, action)
+        self._elapsed += 1
+        truncated = truncated or self._elapsed >= self._limit
+        return self._fit(obs), reward, terminated, truncated, packed(info) if terminated or truncated else {}
 
     def reset(self, **given: Any) -> tuple[object, dict[str, Any]]:
-        result: Any = self._whole(self.env.reset(**given), RESET)
-        return result
+        self._elapsed = 0
+        return self._fit(reset_obs(self.env.reset(**given), self._stream)), {}
 
-    def _whole(self, result: Any, count: int) -> object:
-        """The result of reset() (`RESET`) or step() (`STEP`), if it is what it must be."""
+    def _fit(self, obs: object) -> object:
         try:
-            if fits(result, count):
-                self._layout.stack([result[0]])
-                return result
-            said = misfit_text(result, count)
+            self._layout.stack([obs])
         except ObservationError as error:
-            said = str(error)
-        raise EnvError(f"Environment {self._name}, stream {self._stream}, step {self._num_steps}: {said}")
+            error.row = self._stream
+            raise
+        return obs

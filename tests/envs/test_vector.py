@@ -282,7 +282,7 @@ def test_an_environment_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
         ("reward", "the reward is nan; it must be finite"),
         (
             "rich",
-            r"the reward is 1e\+39, beyond float32 \(3.4e\+38\): divide it in the environment; reward_scale would come too late",
+            r"the reward is 1e\+39, beyond float32 \(3.4e\+38\). Divide it in the environment; reward_scale would come too late",
         ),
         ("shape", r"has shape \(3,\); its space Box.* asks for shape \(2,\)"),
         ("dtype", "has dtype <U1"),
@@ -300,17 +300,17 @@ def test_bad_observations_are_named(fault: str, text: str, vectorizer: str) -> N
     assert not multiprocessing.active_children()
 
 
-def test_other_bad_steps_are_named() -> None:
-    vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": "old api"}, num_envs=2))
+@pytest.mark.parametrize("vectorizer", ["sync", "async"])
+def test_other_bad_steps_are_named(vectorizer: str) -> None:
+    vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": "old api"}, num_envs=2, vectorizer=vectorizer))
     with pytest.raises(EnvError, match=r"step\(\) must return .*a tuple of 4"):
         step_until(vector, 3)
     for fault, text in (
-        ("no reward", "the reward is None; it must be one number"),
         ("terminated", "returned 'no' as terminated; it must be true or false"),
         ("truncated", "returned None as truncated"),
         ("info", "returned the info None; it must be a dict"),
     ):
-        vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer="sync"))
+        vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer=vectorizer))
         with pytest.raises(EnvError, match=f"Faulty, stream 1, step 2: .*{text}"):
             step_until(vector, 3)
     with pytest.raises(EnvError, match=r"outside its space Discrete\(3\): 3"):
