@@ -24,7 +24,9 @@ class Catch(gymnasium.Env[Array, np.int64]):
         self.observation_space = spaces.Box(0, 1, (rows, columns), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._ball_x, self._ball_y = int(self.np_random.integers(self._columns)), 0
         self._paddle_x = self._columns // 2
@@ -93,7 +95,9 @@ class TMaze(gymnasium.Env[Array, np.int64]):
         self.observation_space = spaces.MultiBinary(3)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._goal = int(self.np_random.integers(1, 3))
         self._place = self._step = 0
@@ -126,7 +130,9 @@ class RepeatFirst(gymnasium.Env[Array, np.int64]):
         self.action_space = spaces.Discrete(num_values)
         self._num_values, self._num_steps = num_values, num_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._step, self._value = 0, int(self.np_random.integers(self._num_values))
         return np.array([self._value, 1]), {}
@@ -145,7 +151,9 @@ class MultiMatch(gymnasium.Env[Array, Array]):
         self.action_space = spaces.MultiDiscrete([num_values] * num_parts)
         self._num_values, self._num_parts, self._num_steps = num_values, num_parts, num_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._step = 0
         return self._draw(), {}
@@ -171,7 +179,9 @@ class Wait(gymnasium.Env[Array, np.int64]):
         self.action_space = spaces.Discrete(2)
         self._wait_s, self._num_steps = wait_s, num_steps
 
-    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Array, dict[str, object]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
         super().reset(seed=seed)
         self._step = 0
         return np.zeros(2, np.float32), {}

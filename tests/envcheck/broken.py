@@ -58,7 +58,14 @@ class Fault(Fine):
             case "print":
                 while True:
                     print("looking for a way out")
-        reward = {"no reward": None, "text reward": "1", "two rewards": np.ones(2)}.get(self.fault, reward)
+        reward = {
+            "no reward": None,
+            "text reward": "1",
+            "two rewards": np.ones(2),
+            "parts of a reward": {"speed": 2.0, "fuel": 1.0},
+            "vast reward": 10**400,
+            "large reward": 1e39,
+        }.get(self.fault, reward)
         return obs, reward, terminated, truncated, info
 
 

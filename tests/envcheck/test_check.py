@@ -73,6 +73,12 @@ def test_each_fault_is_named_once() -> None:
     [
         ("no reward", "it is None; it must be one number"),
         ("text reward", r"it is text \('1'\); it must be one number"),
+        (
+            "parts of a reward",
+            "it is {'fuel': 1.0, 'speed': 2.0}; it must be one number. Sum the components, and keep the parts in info",
+        ),
+        ("vast reward", r"it is 10000.*00000, beyond float32 .* Divide it in the environment"),
+        ("large reward", r"it is 1e\+39, beyond float32"),
         pytest.param("two rewards", r"it is array\(\[1., 1.\]\); it must be one number", marks=pytest.mark.ci_slow),
         ("four", r"it returned a tuple of 4. Split done into terminated .*, as Gym did in 0.26"),
         ("raise", r"step\(\) at step 10 of episode 1 raises IndexError: no such cell \(.*broken.py:\d+ in step\)"),
@@ -137,6 +143,7 @@ def test_much_that_does_little_harm_is_no_problem() -> None:
         r"reward: it has shape \(1,\); it must be one number",
     ):
         assert re.search(text, warnings), report
+    assert notes == "\n".join(map(str, report.notes))
     assert "terminated: it is 0, an int, not a bool" in notes and "info['image'] is an array of 78 kB" in notes
     assert "comes as float64, its space says float32; raypid converts it" in notes
 

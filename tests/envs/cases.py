@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 
 class Counter(gymnasium.Env):
@@ -159,3 +161,48 @@ class Walk(gymnasium.Env):
     def step(self, action: Any) -> Any:
         self.x, self.t = self.x + self.np_random.normal(size=3) + action, self.t + 1
         return self.x, float(self.x[0]), bool(self.x[1] > 4), self.t == 20, {}
+
+
+def secret(t: int, start: int) -> dict[str, Any]:
+    return {"t": t, "lock": threading.Lock()}
+
+
+class Telling(Counter):
+    """Gives an info by name, and from step `at` on a reward; episodes of stream b have 3 + b steps."""
+
+    INFOS = {
+        "shapes": lambda t, start: {"hits": np.zeros(t), "grid": np.zeros((t, start + 1))},
+        "types": lambda t, start: {"x": (1, 0.5, None, "no", 10**30)[(t + start) % 5], "y": None},
+        "keys": lambda t, start: {("cell", 1): t, 7: start, None: 1, "score": t},
+        "masks": lambda t, start: {"_episode": t, "episode": {"r": t, "_r": 2}, "_": 1, "env_id": t, "players": [1, 2, 3]},
+        "final": lambda t, start: {"final_info": {"a": 1}, "final_obs": "mine", "score": t},
+        "nested": lambda t, start: {"a": {"b": {"c": np.zeros(t)}} if t % 2 else t, 3: {4: [t] * t}},
+        "objects": lambda t, start: {"o": np.array([None, {t}], object), "s": {t, start}, "list": [t] * (t + 1)},
+        "alone": lambda t, start: {"only": t} if start else {},
+    }  # fmt: skip
+
+    def __init__(self, start: int = 0, info: str = "", reward: object = 1.0, at: int = 1) -> None:
+        super().__init__((3 + start,), start)
+        self.info, self.reward, self.at = self.INFOS.get(info, secret), reward, at
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, _ = super().reset(seed=seed)
+        return obs, {"reset": np.zeros(self.episode % 3), 5: "reset"}
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, truncated, _ = super().step(action)
+        now = 3 * self.episode + self.t
+        return obs, self.reward if now >= self.at else 1.0, terminated, truncated, self.info(self.t, self.start)
+
+
+def telling(stream_index: int, **given: Any) -> Telling:
+    return Telling(stream_index, **given)
+
+
+def tellings(num_envs: int, way: str, **given: Any) -> Any:
+    """A vector as users make them; `way` is a mode of resets, "async" or "wrapped"."""
+    makers = [lambda i=i: Telling(i, **given) for i in range(num_envs)]
+    if way == "async":
+        return AsyncVectorEnv(makers)
+    vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode("NextStep" if way == "wrapped" else way))
+    return RecordEpisodeStatistics(vector) if way == "wrapped" else vector

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import re
 import signal
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -302,19 +305,121 @@ def test_bad_observations_are_named(fault: str, text: str, vectorizer: str) -> N
 
 @pytest.mark.parametrize("vectorizer", ["sync", "async"])
 def test_other_bad_steps_are_named(vectorizer: str) -> None:
-    vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": "old api"}, num_envs=2, vectorizer=vectorizer))
-    with pytest.raises(EnvError, match=r"step\(\) must return .*a tuple of 4"):
+    spec = EnvSpec(env=cases.Faulty, env_config={"fault": "old api"}, num_envs=2, vectorizer=vectorizer)
+    with closing(make_vector(spec)) as vector, pytest.raises(EnvError, match=r"step\(\) must return .*a tuple of 4"):
         step_until(vector, 3)
     for fault, text in (
         ("terminated", "returned 'no' as terminated; it must be true or false"),
         ("truncated", "returned None as truncated"),
         ("info", "returned the info None; it must be a dict"),
     ):
-        vector = make_vector(EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer=vectorizer))
-        with pytest.raises(EnvError, match=f"Faulty, stream 1, step 2: .*{text}"):
+        spec = EnvSpec(env=cases.Faulty, env_config={"fault": fault}, num_envs=2, vectorizer=vectorizer)
+        with (
+            closing(make_vector(spec)) as vector,
+            pytest.raises(EnvError, match=f"Faulty, stream 1, step 2: .*{text}"),
+        ):
             step_until(vector, 3)
     with pytest.raises(EnvError, match=r"outside its space Discrete\(3\): 3"):
         step_until(make_vector(EnvSpec(env=cases.OutOfRange, num_envs=2)), 1)
+
+
+def telling(vectorizer: str, num_envs: int = 3, **given: Any) -> VectorEnv:
+    if vectorizer in ("NextStep", "SameStep", "Disabled", "own async", "wrapped"):
+        config = {"way": vectorizer.removeprefix("own "), **given}
+        return make_vector(EnvSpec(env=cases.tellings, env_config=config, num_envs=num_envs))
+    spec = EnvSpec(env=cases.telling, env_config=given, num_envs=num_envs, vectorizer=vectorizer, num_threads=2)
+    return make_vector(spec)
+
+
+@pytest.mark.parametrize(
+    "vectorizer", ["sync", "threads", "processes", "async", "NextStep", "SameStep", "Disabled", "own async", "wrapped"]
+)
+def test_infos_of_any_kind_reach_callbacks_and_do_not_change_what_is_learnt_from(vectorizer: str) -> None:
+    for kind in cases.Telling.INFOS:
+        if kind == "masks" and vectorizer == "wrapped":
+            continue  # the wrapper refuses an entry of its own name
+        rows, num_steps = [], 0
+        with closing(telling(vectorizer, info=kind)) as vector:
+            vector.reset()
+            while len(rows) < 12:
+                step = vector.step(np.zeros(3, np.int64))
+                num_steps += int(step.valid.sum())
+                assert not step.crashes, step.crashes[0]
+                rows += [(b, info) for b, info in step.infos.items()]
+        for stream, info in rows:
+            expected = cases.Telling.INFOS[kind](3 + stream, stream)
+            if vectorizer == "wrapped":  # its wrapper was given arrays of what fits into them, and adds an entry
+                assert info.keys() == {*expected, "episode"} and info["episode"]["l"] == 3 + stream
+            else:
+                assert type(info) is dict and repr(info) == repr(expected), (kind, stream)
+        assert num_steps >= 3 * len(rows)
+
+
+def test_what_cannot_cross_to_another_process_is_left_out_of_an_info_with_a_warning() -> None:
+    for vectorizer in ("async", "processes"):
+        with closing(telling(vectorizer, 2, info="secret")) as vector:
+            vector.reset()
+            with pytest.warns(RuntimeWarning, match=r"telling: 'lock' of its info cannot be pickled.*sync and threads"):
+                infos = [vector.step(np.zeros(2, np.int64)).infos for _ in range(4)]
+        assert infos[2] == {0: {"t": 3}} or vectorizer == "processes", infos
+        assert infos[3] == {1: {"t": 4}}
+
+
+SUM = "it must be one number. Sum the components, and keep the parts in info, where a callback makes metrics of them."
+LARGE = "beyond float32 (3.4e+38). Divide it in the environment; reward_scale would come too late."
+REWARDS: list[tuple[Any, float | str]] = [
+    (np.float16(0.5), 0.5),
+    (np.array(0.5), 0.5),
+    (np.array([0.5]), 0.5),
+    (np.array([[True]]), 1.0),
+    ([0.5], 0.5),
+    (True, 1.0),
+    (np.True_, 1.0),
+    (Decimal("0.5"), 0.5),
+    (Fraction(1, 2), 0.5),
+    (2**70, 2.0**70),
+    (None, "is None; it must be one number."),
+    ("1", "is text ('1'); it must be one number."),
+    (1j, "is 1j; it must be one number."),
+    (np.array([1j]), "is 1j; it must be one number."),
+    ({"fuel": -0.1, "speed": 1.0}, f"is {{'fuel': -0.1, 'speed': 1.0}}; {SUM}"),
+    ((1.0, 2.0), f"is (1.0, 2.0); {SUM}"),
+    (np.array([1.0, 2.0]), f"is array([1., 2.]); {SUM}"),
+    (np.zeros(0), f"is array([], dtype=float64); {SUM}"),
+    (math.nan, "is nan; it must be finite."),
+    (np.array([-math.inf]), "is -inf; it must be finite."),
+    (Decimal("NaN"), "is nan; it must be finite."),
+    (-1e39, f"is -1e+39, {LARGE}"),
+    (10**400, f"is 1000000000000000000000000000...00000000000000000000000000000, {LARGE}"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("vectorizer", ["sync", "threads", "processes", "async", "NextStep", "SameStep", "Disabled"])
+def test_a_reward_is_taken_or_refused_alike_in_every_vector(vectorizer: str) -> None:
+    quick = vectorizer not in ("processes", "async")
+    for reward, expected in REWARDS if quick else REWARDS[:2] + REWARDS[9:15] + REWARDS[-3:]:
+        for at in (1, 6) if quick else (1,):  # also after an episode has ended
+            with closing(telling(vectorizer, 2, reward=reward, at=at)) as vector:
+                vector.reset()
+                steps = iter(lambda: vector.step(np.zeros(2, np.int64)), None)
+                if isinstance(expected, float):
+                    assert any((step.reward == expected).all() for step, _ in zip(steps, range(9))), reward
+                else:
+                    with pytest.raises(EnvError) as error:
+                        assert not any(step.crashes for step, _ in zip(steps, range(9)))
+                    text = re.sub(r"stream \d, step \d+", "here", str(error.value))
+                    assert text == f"Environment {vector._name}, here: the reward {expected}"
+                    assert at > 1 or "stream 0, step 1:" in str(error.value)
+
+
+def test_repeated_actions_leave_a_reward_that_does_not_fit_to_the_vector() -> None:
+    spec = EnvSpec(env=cases.telling, env_config={"reward": {"a": 1}}, num_envs=2, action_repeat=2, vectorizer="sync")
+    with (
+        closing(make_vector(spec)) as vector,
+        pytest.raises(EnvError, match=r"stream 0, step 1: the reward is {'a': 1}"),
+    ):
+        step_until(vector, 1)
 
 
 @pytest.mark.parametrize("yes", [1, np.int64(1), np.ones(1), np.ones((), bool), np.array([True])])
