@@ -23,7 +23,7 @@ import numpy as np
 from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
 from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
-from raypid.envcheck.watch import Observations, Rewards, quantiles, unbounded_words, words
+from raypid.envcheck.watch import Observations, quantiles, reward_facts, unbounded_words, words
 from raypid.envs import EnvSpec, results
 from raypid.envs.adapter import Adapted, is_seeded
 from raypid.envs.errors import EnvError
@@ -233,7 +233,7 @@ class Exam:
         bounds = [leaf.space for leaf in parts["action"] if isinstance(leaf.space, gymnasium.spaces.Box)]
         self._judge_actions(bounds)
         self.observations = Observations(env.observation_space)
-        self.rewards = Rewards()
+        self.rewards: list[float] = []
         self.is_masked = "action_mask" in getattr(env.observation_space, "spaces", {})
         env.action_space.seed(SEED)
 
@@ -403,7 +403,7 @@ class Exam:
                 "Return float(reward).", key="reward array",
             )  # fmt: skip
         value += 0.0  # no -0
-        self.rewards.look(value)
+        self.rewards.append(value)
         return value
 
     def _flag(self, name: str, value: Any, number: int) -> bool:
@@ -457,7 +457,7 @@ class Exam:
         limit = _time_limit(self.env)
         self.tell(
             observation={**self.facts["observation"], **self.observations.facts()},
-            reward=self.rewards.facts(self.returns),
+            reward=reward_facts(self.rewards, self.returns),
             step={**quantiles(self.step_s), "waits": bool(self.step_s) and self.waits()},
             reset={**self.facts["reset"], **quantiles(self.reset_s)},
             episodes={

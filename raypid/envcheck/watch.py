@@ -119,25 +119,15 @@ class Part:
         }  # fmt: skip
 
 
-class Rewards:
-    """What the rewards have been."""
-
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def look(self, value: float) -> None:
-        self.values.append(value)
-
-    def facts(self, returns: Sequence[float]) -> dict[str, object]:
-        """Their range, and that of the returns of whole episodes."""
-        values = self.values
-        return {
-            "min": min(values, default=None), "max": max(values, default=None),
-            "mean": float(np.mean(values)) if values else None,
-            "nonzero_share": float(np.count_nonzero(values)) / len(values) if values else None,
-            "return_min": min(returns, default=None), "return_max": max(returns, default=None),
-            "return_mean": float(np.mean(returns)) if returns else None,
-        }  # fmt: skip
+def reward_facts(values: Sequence[float], returns: Sequence[float]) -> dict[str, object]:
+    """The range of rewards, and that of the returns of whole episodes."""
+    return {
+        "min": min(values, default=None), "max": max(values, default=None),
+        "mean": float(np.mean(values)) if values else None,
+        "nonzero_share": float(np.count_nonzero(values)) / len(values) if values else None,
+        "return_min": min(returns, default=None), "return_max": max(returns, default=None),
+        "return_mean": float(np.mean(returns)) if returns else None,
+    }  # fmt: skip
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float | int | None]:

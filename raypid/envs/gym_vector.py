@@ -91,11 +91,10 @@ class GymVector(VectorEnv):
 
     def _step(self, action: Tree) -> Step:
         batch = action_batch(self.action_space, action)
-        given: dict[int, Info] = {}
-        self._infos = given
+        self._infos = {}
         try:
             obs, rewards, terminations, truncations, infos = self._env.step(batch)
-            self._infos = {}  # resets may follow
+            given, self._infos = self._infos, {}  # a reset may follow
             arrays = self._batch(obs)
             terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
             first, final = terminated | truncated, None
@@ -134,7 +133,7 @@ class GymVector(VectorEnv):
             for stream, env in enumerate(inner.envs):
                 env.step = partial(checked_step, env.step, stream)  # type: ignore[method-assign]
 
-    def _add_info(self, infos: dict[str, Any], info: Info | Parcel, stream: int) -> dict[str, Any]:
+    def _add_info(self, infos: Info, info: Mapping[str, object] | Parcel, stream: int) -> Info:
         """Keep the info of an environment; for wrappers around the vector, also merge the entries that can be into arrays."""
         info, earlier = opened(info, self._name), self._infos.get(stream, {})
         self._infos[stream] = {**info, **earlier}  # of SAME_STEP resets the final info comes first

@@ -6,14 +6,14 @@ import pickle
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from raypid.errors import shown
 
-Info: TypeAlias = "Mapping[str, object]"
-"""What an environment gives as info. Keys need not be strings."""
+Info: TypeAlias = "dict[str, object]"
+"""What an environment gives as info. Its keys need not be strings, nor its values anything that can be pickled."""
 
 
 class Parcel(NamedTuple):
@@ -24,7 +24,7 @@ class Parcel(NamedTuple):
     """Keys whose values cannot be pickled."""
 
 
-def packed(info: Info) -> Parcel:
+def packed(info: Mapping[str, object]) -> Parcel:
     """Pickle an info, without the entries that cannot be pickled."""
     with suppress(Exception):
         return Parcel(pickle.dumps(dict(info)), [])
@@ -38,50 +38,45 @@ def packed(info: Info) -> Parcel:
     return Parcel(pickle.dumps(kept), left_out)
 
 
-def opened(info: Info | Parcel, name: str) -> Info:
+def opened(info: Mapping[str, object] | Parcel, name: str) -> Info:
     """Return an info of environment `name` as a dict of its own, out of its parcel if it came in one."""
     if not isinstance(info, Parcel):
         return dict(info)
     found: Info = {}
+    lost = " and ".join(info.left_out)
     try:
         found = pickle.loads(info.data)
-        problem = f"{' and '.join(info.left_out)} of its info cannot be pickled" if info.left_out else ""
     except Exception as error:
-        problem = f"its info cannot be unpickled ({type(error).__name__}: {error})"
-    if problem:
+        lost = f"all ({type(error).__name__}: {error})"
+    if lost:
         warnings.warn(
-            f"Environment {name}: {problem}, and does not reach callbacks from another process. vectorizer sync and threads step "
-            "environments in this one.", RuntimeWarning, stacklevel=2,
+            f"Environment {name}: of its info, {lost} cannot be pickled, and so does not reach callbacks from another process. vectorizer "
+            "sync and threads have no others.", RuntimeWarning, stacklevel=2,
         )  # fmt: skip
     return found
 
 
-def stream_info(infos: object, stream: int, num_envs: int) -> dict[str, object]:
+def stream_info(infos: object, stream: int, num_envs: int) -> Info:
     """Take the info of one stream out of those of a vector: a list of them; or for each key the values of all streams, with a mask
-    `_key` if not all have one. What has no value for each stream holds for all."""
+    `_key` if not all have one. A value that is not one for each stream holds for all."""
     if isinstance(infos, (list, tuple, np.ndarray)):
-        own = infos[stream]
-        return dict(own) if isinstance(own, Mapping) else {}
+        infos = infos[stream]
+        num_envs = 0  # it has no values of others
     if not isinstance(infos, Mapping):
         return {}
     masks = {f"_{key}" for key in infos}
-    found: dict[str, object] = {}
+    found: Info = {}
     for key, value in infos.items():
+        mask: Any = infos.get(f"_{key}")
+        if key in masks or (_is_of_all(mask, num_envs) and not mask[stream]):
+            continue
         if isinstance(value, Mapping):
             value = stream_info(value, stream, num_envs)
-        elif key in masks:
-            continue
-        elif _is_of_all(value, num_envs):
-            value = value[stream]
-        mask = infos.get(f"_{key}")
-        if not _is_of_all(mask, num_envs) or mask[stream]:
-            found[key] = value
+        found[key] = value[stream] if _is_of_all(value, num_envs) else value
     return found
 
 
 def _is_of_all(value: object, num_envs: int) -> bool:
     """Whether a value of a vector's infos has one for each stream."""
-    if isinstance(value, (list, tuple)):
-        return len(value) == num_envs
-    shape = getattr(value, "shape", None)
+    shape = (len(value),) if isinstance(value, (list, tuple)) else getattr(value, "shape", None)
     return isinstance(shape, tuple) and shape[:1] == (num_envs,)

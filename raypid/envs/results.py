@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.envs.infos import Info, Parcel
+from raypid.envs.infos import Parcel
 from raypid.envs.observation_checks import ObservationError
 from raypid.errors import shown
 
@@ -65,7 +65,7 @@ def reset_obs(result: Any, stream: int) -> object:
     return result[0]
 
 
-def step_parts(result: Any, stream: int) -> tuple[object, object, bool, bool, Info | Parcel]:
+def step_parts(result: Any, stream: int) -> tuple[object, object, bool, bool, Mapping[str, object] | Parcel]:
     """Take apart what step() returned: observation, reward as it was given, terminated, truncated, info.
 
     Raises:
@@ -114,19 +114,17 @@ def judged_reward(reward: Any) -> tuple[float, str, str]:
     if isinstance(reward, (str, bytes)):
         return math.nan, f"is text ({shown(reward)}); it must be one number.", ""
     try:
-        value = float(reward)
+        value, number = float(reward), f"{float(reward):.3g}"
     except OverflowError:
-        value, number = math.inf, shown(reward)
+        value, number = _LARGEST * 2, shown(reward)
     except (TypeError, ValueError, RuntimeError):
         advice = "Sum the components, and keep the parts in info, where a callback makes metrics of them."
         return math.nan, f"is {shown(reward)}; it must be one number.", advice if hasattr(reward, "__len__") else ""
-    else:
-        number = f"{value:.3g}"
-        if not math.isfinite(value):
-            return value, f"is {value}; it must be finite.", ""
+    if not math.isfinite(value):
+        return value, f"is {value}; it must be finite.", ""
     if abs(value) > _LARGEST:
-        divide = "Divide it in the environment; reward_scale would come too late."
-        return value, f"is {number}, beyond float32 (3.4e+38).", divide
+        advice = "Divide it in the environment; reward_scale would come too late."
+        return value, f"is {number}, beyond float32 (3.4e+38).", advice
     return value, "", ""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
+from raypid.envs.infos import Info
 from raypid.types import Array
 
 
@@ -24,15 +25,13 @@ class Catch(gymnasium.Env[Array, np.int64]):
         self.observation_space = spaces.Box(0, 1, (rows, columns), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._ball_x, self._ball_y = int(self.np_random.integers(self._columns)), 0
         self._paddle_x = self._columns // 2
         return self._board(), {}
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._paddle_x = min(max(self._paddle_x + int(action) - 1, 0), self._columns - 1)
         self._ball_y += 1
         if self._ball_y < self._rows - 1:
@@ -95,15 +94,13 @@ class TMaze(gymnasium.Env[Array, np.int64]):
         self.observation_space = spaces.MultiBinary(3)
         self.action_space = spaces.Discrete(3)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._goal = int(self.np_random.integers(1, 3))
         self._place = self._step = 0
         return self._observe(), {}
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
         late = self._step == self._max_episode_steps
         if self._place == self._length and action != 0:
@@ -130,14 +127,12 @@ class RepeatFirst(gymnasium.Env[Array, np.int64]):
         self.action_space = spaces.Discrete(num_values)
         self._num_values, self._num_steps = num_values, num_steps
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._step, self._value = 0, int(self.np_random.integers(self._num_values))
         return np.array([self._value, 1]), {}
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
         noise = np.array([self.np_random.integers(self._num_values), 0])
         return noise, float(action == self._value) / self._num_steps, self._step == self._num_steps, False, {}
@@ -151,14 +146,12 @@ class MultiMatch(gymnasium.Env[Array, Array]):
         self.action_space = spaces.MultiDiscrete([num_values] * num_parts)
         self._num_values, self._num_parts, self._num_steps = num_values, num_parts, num_steps
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._step = 0
         return self._draw(), {}
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, object]]:
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         reward = float(np.mean(np.asarray(action) == self._values))
         self._step += 1
         return self._draw(), reward, self._step == self._num_steps, False, {}
@@ -179,14 +172,12 @@ class Wait(gymnasium.Env[Array, np.int64]):
         self.action_space = spaces.Discrete(2)
         self._wait_s, self._num_steps = wait_s, num_steps
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, object] | None = None
-    ) -> tuple[Array, dict[str, object]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self._step = 0
         return np.zeros(2, np.float32), {}
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         time.sleep(self._wait_s)
         self._step += 1
         obs = np.array([action, self._step], np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
 import gymnasium
@@ -11,6 +11,7 @@ import numpy as np
 
 from raypid.algorithms.base import Algorithm
 from raypid.config import Config
+from raypid.envs.infos import Info
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
 from raypid.roles.acting import RolloutSpec
@@ -67,7 +68,7 @@ class DistributedWrapper:
             self._drawn = self._rollout.state, self._rollout.act().action
         return self._drawn[1]
 
-    def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, Mapping[str, object]]]:
+    def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, Info]]:
         """Take canonical actions [B, *].
 
         Returns obs [B, *], reward [B], terminated [B], truncated [B] and {stream: info} of the episodes that ended.
