@@ -71,10 +71,10 @@ def step_parts(result: Any, stream: int) -> tuple[object, object, bool, bool, Ma
     Raises:
         ObservationError: it is no tuple of 5, a flag is neither true nor false, or the info is no dict.
     """
-    if not fits(result, STEP):
+    # the usual case costs comparisons alone: this runs for each environment at each step
+    if type(result) is not tuple or len(result) != STEP:
         raise ObservationError(misfit_text(result, STEP), stream)
     obs, reward, terminated, truncated, info = result
-    # the usual case costs three comparisons
     if type(terminated) is not bool:
         terminated = _flag("terminated", terminated, stream)
     if type(truncated) is not bool:

@@ -150,7 +150,7 @@ class VectorEnv(ABC):
             if array.shape[:1] != (self.num_envs,):
                 raise ObservationError(f"the rewards have shape {array.shape} for {self.num_envs} environments.")
             array = np.array([reward_number(reward, stream) for stream, reward in enumerate(rewards)])
-        self._given = array.reshape(self.num_envs)
+        self._given = array if array.ndim == 1 else array.reshape(self.num_envs)
         return self._given.astype(np.float32)
 
     @contextmanager
