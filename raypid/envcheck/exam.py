@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import math
 import os
 import random
 import time
