@@ -156,31 +156,55 @@ def run_folder_of(place: Path, named: Sequence[str] = ()) -> Path | None:
 
     A run's folder is known by its params.json. One that lacks it counts if `named` has it, the arguments of a command.
     """
-    place = place.resolve()
-    given = set()
-    for argument in named:
-        with contextlib.suppress(ValueError, OSError, RuntimeError):  # no file can be called that, or links in a circle
-            given.add(Path(argument.partition("=")[2] or argument).resolve())
+    place, given = place.resolve(), _paths(named)
     return next((f for f in (place, *place.parents) if is_run(f) or (f in given and _holds_run(f))), None)
+
+
+def _paths(arguments: Sequence[str]) -> set[Path]:
+    """What arguments of a command, such as `--out=DIR`, would be as paths."""
+    paths = set()
+    for argument in arguments:
+        with contextlib.suppress(ValueError, OSError, RuntimeError):  # no file can be called that, or links in a circle
+            paths.add(Path(argument.partition("=")[2] or argument).resolve())
+    return paths
 
 
 def is_run(folder: Path) -> bool:
     """Tell whether a folder is itself that of a run, checkpoint or policy."""
     keys = {"params.json": {"run", "env"}, "policy.json": {"checksum", "spec"}, "manifest.json": {"checksum", "state"}}
-    return any(keys[name] <= _keys(folder / name) for name in keys)
+    return any(keys[name] <= set(_values(folder / name)) for name in keys)
 
 
-def _keys(path: Path) -> set[str]:
+def _values(path: Path) -> dict[str, object]:
+    """What a JSON file holds; nothing if it is none, or holds no mapping."""
     try:
         values = json.loads(path.read_bytes()) if path.is_file() else {}
     except (OSError, ValueError, RecursionError):
-        return set()
-    return set(values) if isinstance(values, dict) else set()
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _holds_run(folder: Path) -> bool:
     patterns = ("best/policy.json", "policy/policy.json", "checkpoints/*/manifest.json", "*checkpoint_*/manifest.json")
     return any(True for pattern in patterns for _ in folder.glob(pattern))
+
+
+def foreign_runs(arguments: Sequence[str]) -> list[Path]:
+    """The runs' folders that arguments of a command name, or lie in, and that this user's raypid did not write."""
+    places = filter(os.path.exists, _paths(arguments))
+    return [run for place in places for run in _runs_at(place, arguments) if not _is_own_run(run)]
+
+
+def _runs_at(place: Path, named: Sequence[str]) -> list[Path]:
+    """The run that `place` is or lies in; if there is none, the runs in it, such as the trials of an experiment."""
+    inside = run_folder_of(place, named)
+    return [inside] if inside is not None else [file.parent for file in place.glob("*/params.json")]
+
+
+def _is_own_run(run: Path) -> bool:
+    """Whether the params.json of a run, or of the run that a checkpoint or policy lies in, is signed."""
+    records = [folder / "params.json" for folder in (run, *run.parents) if "env" in _values(folder / "params.json")]
+    return bool(records) and has_signature("params.json", _values(records[0]))
 
 
 _left_out: Path | None = None

@@ -1,24 +1,29 @@
 """A project: a folder of the user's own environments, models and agents, which a command that runs in it finds by name.
 
-`raypid init PROJECT` makes one. Its folders `envs`, `models` and `agents` hold modules whose classes register themselves;
-`options/custom_options.py` has `get_custom_args(parser)`, which declares command-line options for all of them.
+`raypid init PROJECT` makes one, and so does a user who lays out the same files. Its folders `envs`, `models` and `agents` hold modules
+whose classes register themselves; `options/custom_options.py` has `get_custom_args(parser)`, which declares command-line options
+for all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import re
+import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 from raypid.errors import CodeError, UserError
-from raypid.ownership import MARKER, project_of
+from raypid.ownership import MARKER, foreign_runs, project_of, run_folder_of
 
 FOLDERS = ("envs", "models", "agents")
 OPTIONS = "options/custom_options.py"
+REGISTERS = re.compile(r"\bregister_(env|model|agent|network)\(\s*[\"']([^\"']+)")
+"""What registers a class under a name, in the text of a module."""
 
 _loaded: Path | None = None
 get_custom_args: Callable[[argparse.ArgumentParser], object] | None = None
@@ -29,32 +34,49 @@ def load_project(place: Path | str = ".", *, trust: bool = False) -> Path:
     """Import the modules of the project that `place` lies in, so that what they register is known; returns its folder.
 
     Args:
-        trust: import them though this user has not made the project here: a copy, a clone, or somebody else's.
+        trust: import them though this user has not marked the project here: a copy, a clone, or somebody else's.
 
     Raises:
-        UserError: `place` lies in no project, or in one that this user has not made; a module has a syntax error, or another
+        UserError: `place` lies in no project, or in one that this user has not marked; a module has a syntax error, or another
             package hides it.
         CodeError: a module raised.
     """
-    root = foreign_project(Path(place)) if trust else None
-    root = root or project_of(Path(place))
+    place = Path(place).resolve()
+    root = project_of(place) or _nearest(place)
     if root is None:
-        foreign = foreign_project(Path(place))
-        if foreign is None:
-            raise UserError(f"{place} lies in no project: `raypid init FOLDER` makes one.")
-        raise UserError(
-            f"{foreign} is a project that you have not made here (a copy, a clone, or somebody else's): `raypid init {foreign}` makes it "
-            "yours, trust=True imports it once."
-        )
+        raise UserError(f"{place} lies in no project: `raypid init FOLDER` makes one.")
+    if not (trust or root == project_of(place) or (root == place and _is_laid_out(place))):
+        raise UserError(f"{not_imported(root)} trust=True imports it once.")
     _load(root)
     return root
 
 
-def find_project(place: Path) -> None:
-    """Import the project that `place` lies in, if it lies in one that this user has made."""
+def find_project(place: Path, arguments: Sequence[str] = ()) -> None:
+    """Import the project that `place` lies in, if this user has marked it; or `place` itself, if it is laid out as a project.
+
+    A folder without a mark is not imported beside a run that somebody else wrote: both may have come in one archive.
+
+    Args:
+        arguments: of the command, which may name runs.
+    """
     root = project_of(place)
+    if root is None and _is_laid_out(place) and not foreign_runs(arguments):
+        root = place.resolve()
     if root is not None:
         _load(root)
+
+
+def _is_laid_out(folder: Path) -> bool:
+    """Whether a folder that nobody has marked holds what the documents show: a custom_*.py that registers something in its place."""
+    if (folder / MARKER).exists() or run_folder_of(folder) is not None:
+        return False
+    return any(registered(file) for name in FOLDERS for file in (folder / name).glob("custom_*.py"))
+
+
+def registered(file: Path) -> dict[str, str]:
+    """What a module registers, read from its text: "env", "model", "agent" or "network" -> the first name."""
+    text = file.read_text(errors="replace") if file.is_file() else ""
+    return dict(reversed(REGISTERS.findall(text)))
 
 
 def _load(root: Path) -> None:
@@ -78,11 +100,22 @@ def loaded() -> Path | None:
 
 
 def foreign_project(place: Path) -> Path | None:
-    """A project's folder that `place` lies in and that this user has not made, if there is one."""
+    """A project's folder that `place` lies in, and that was not imported since this user has not marked it; None if there is none."""
     place = place.resolve()
-    if project_of(place) is not None:
-        return None
-    return next((folder for folder in (place, *place.parents) if (folder / MARKER).is_file()), None)
+    nearest = _nearest(place) if project_of(place) is None else None
+    return nearest if nearest != _loaded else None
+
+
+def _nearest(place: Path) -> Path | None:
+    return next((f for f in (place, *place.parents) if (f / MARKER).is_file() or _is_laid_out(f)), None)
+
+
+def not_imported(project: Path) -> str:
+    """Say that nothing of a `foreign_project` was imported, and what changes that."""
+    return (
+        f"Nothing of {project} was imported: it is a project without your mark (laid out by hand, a copy, a clone, or somebody else's). "
+        f"Read its code, then `raypid init {shlex.quote(str(project))}` marks it."
+    )
 
 
 def _import(root: Path, file: Path) -> ModuleType:

@@ -26,7 +26,7 @@ from raypid.errors import UserError, one_line, reason, shown
 from raypid.extras import install_hint
 from raypid.ownership import put_on_path
 from raypid.phases import Phases
-from raypid.project import find_project, foreign_project
+from raypid.project import find_project, foreign_project, not_imported
 from raypid.registry import ALGORITHMS, suggest
 from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
@@ -124,9 +124,9 @@ def _command(arguments: Sequence[str]) -> int:
         put_on_path(arguments)  # "module:Name" means the user's own files first
         _check_threads()
         if arguments[:1] and arguments[0] in USES_PROJECT:
-            find_project(Path.cwd())
+            find_project(Path.cwd(), arguments)
             if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
-                print(f"raypid: {_NOT_YOURS.format(foreign)}", file=sys.stderr)
+                print(f"raypid: {not_imported(foreign)}", file=sys.stderr)
         commands = {name: importlib.import_module(f"raypid.cli.{name.replace('-', '_')}") for name in COMMANDS}
         for command in commands.values():
             command.add_parser(subparsers, arguments if completion is None else [*arguments, HELP_ALL])
@@ -197,18 +197,12 @@ def _refuse_command(arguments: Sequence[str]) -> NoReturn:
     )
 
 
-_NOT_YOURS = (
-    "{} is a project that was not made here by you (a copy, a clone, or somebody else's), so nothing of it was imported: "
-    "`raypid init .` in it makes it yours."
-)
-
-
 def _unmarked(error: Exception) -> str:
     """Say, of a name that is not known, that the project here was not looked at; "" if that cannot be why."""
     if not isinstance(error, UserError) or not str(error).startswith("Unknown "):
         return ""
     project = foreign_project(Path.cwd())
-    return "" if project is None else f" {_NOT_YOURS.format(project)}"
+    return "" if project is None else f" {not_imported(project)}"
 
 
 def _with_saved(error: Exception) -> str:

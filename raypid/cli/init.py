@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypid.errors import UserError
+from raypid.errors import UserError, reason
 from raypid.extras import installed, pip
-from raypid.ownership import MARKER, mark_project, run_folder_of
+from raypid.ownership import MARKER, mark_project, project_of, run_folder_of
+from raypid.project import registered
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
 
-NEXT = (
-    "raypid train --env_name custom_env --agent_name custom_agent --model_name custom_model --lr 0.1 "
-    "--stop '{\"timesteps_total\": 60000}' --out runs/first"
-)
 TEMPLATE = Path(__file__).parent.parent / "project_template"
+PARTS = {"env": "envs/custom_env.py", "agent": "agents/custom_agent.py", "model": "models/custom_model.py"}
+"""What a run is made of -> its file in a project."""
+TESTS = ("conftest.py", "tests/test_project.py")
+"""They test the classes of the template, so they are written beside these alone."""
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
@@ -27,22 +30,23 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         "init",
         help="write a project: a folder for environments, models and agents of your own",
         description="Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
-        "by name. In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it.",
+        "by name. In a folder with files of yours it adds what is missing and replaces nothing. "
+        "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it.",
         allow_abbrev=False,
     )
     parser.add_argument("path", metavar="PROJECT", help="the folder to write; . is the current one")
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write the folder and say how to go on.
+    """Write what the folder lacks and say how to go on.
 
     Raises:
-        UserError: it holds other files, or cannot be written.
+        UserError: it is a file, lies in a run's folder, or cannot be written.
     """
     folder = Path(options.path)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: name a folder.")
-    if (folder / MARKER).is_file():
+    if (folder / MARKER).is_file() and project_of(folder) is None:
         mark_project(folder)
         print(f"{folder} is marked as your project: raypid imports its code by name where commands run in it.")
         return 0
@@ -51,21 +55,42 @@ def main(options: argparse.Namespace) -> int:
             f"{folder} is or lies in a run's folder ({inside}), where code is never imported from. Name another one."
         )
     files = [
-        file.relative_to(TEMPLATE)
+        file.relative_to(TEMPLATE).as_posix()
         for file in sorted(TEMPLATE.rglob("*"))
         if file.is_file() and "__pycache__" not in file.parts
     ]
-    if present := [str(file) for file in files if (folder / file).exists()]:
-        raise UserError(f"{folder} has a {present[0]} already, which would be replaced: name a new folder.")
+    kept = [file for file in files if os.path.lexists(folder / file)]
+    own = [file for file in kept if file.endswith(".py") and not _is_template(folder, file)]
+    skipped = [file for file in TESTS if own and file not in kept]
+    written = [file for file in files if file not in (*kept, *skipped)]
     try:
-        for file in files:
+        for file in written:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(TEMPLATE / file, folder / file)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}.") from None
+        raise UserError(f"{folder} cannot be written: {reason(error)}.") from None
     mark_project(folder)
-    go = "" if folder.resolve() == Path.cwd() else f"cd {folder}\n"
-    written = ", ".join(str(f) for f in files if f.suffix in (".py", ".yaml") and f.name[0] != "_")
-    test = "pytest" if installed("pytest") else f"{pip()} install pytest\npytest"
-    print(f"{folder} is a project: {written}.\n\n{go}{NEXT}\n{test}")
+    print(f"{folder} is a project.")
+    print(f"  written: {', '.join(written) or 'nothing, since no file is missing'}")
+    if kept:
+        print(f"  left as they were: {', '.join(kept)}")
+    if skipped:
+        print(f"  left out: {', '.join(skipped)}, which test the example's classes, not yours")
+    print()
+    if folder.resolve() != Path.cwd():
+        print(f"cd {shlex.quote(str(folder))}")
+    names = " ".join(
+        f"--{kind}_name {registered(folder / file).get(kind, f'custom_{kind}')}" for kind, file in PARTS.items()
+    )
+    print(f"raypid train {names} --lr 0.1 --stop 60000 --out runs/first")
+    if TESTS[-1] not in skipped:
+        print("pytest" if installed("pytest") else f"{pip()} install pytest\npytest")
     return 0
+
+
+def _is_template(folder: Path, file: str) -> bool:
+    """Whether a file of the folder is still that of the template."""
+    try:
+        return (folder / file).read_bytes() == (TEMPLATE / file).read_bytes()
+    except OSError:
+        return False

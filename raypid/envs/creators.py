@@ -106,26 +106,27 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
 
 
 def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object) -> Any:
-    """Call a class or function in the style that its signature shows, with those of `more` that it names.
+    """Call a class or function in the style that its signature shows, with those of `more` and of `spec.args` that it names.
 
     A class whose one parameter without a default is called `args` gets a Namespace; anything else with one positional parameter
     without a default, whatever its name, gets an EnvConfig; all others get keywords.
     """
     names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
+    offered = {**indices, **spec.args}
     needed = [
         p for p in names.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     single = needed[0] if len(needed) == 1 else None
     if single is not None and single.name == "args" and inspect.isclass(target):
-        args = arguments(target, target.__qualname__, "env_config", spec.env_config, {**indices, **spec.args})
+        args = arguments(target, target.__qualname__, "env_config", spec.env_config, offered)
         made: Any = target
         return made(args)
     name = single.name if single is not None else next(iter(names), "")
-    is_dict = (single is not None and name not in indices) or (len(names) == 1 and name in CONFIG_NAMES)
+    is_dict = (single is not None and name not in offered) or (len(names) == 1 and name in CONFIG_NAMES)
     if is_dict and name not in spec.env_config:
         return target(EnvConfig(spec.env_config, indices))
-    return target(**_with_named(indices, target, spec))
+    return target(**_with_named(offered, target, spec))
 
 
 def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec: EnvSpec) -> dict[str, Any]:

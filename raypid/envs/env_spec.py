@@ -22,7 +22,7 @@ class EnvSpec:
     env_config: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     args: Mapping[str, object] = field(default_factory=dict)
-    """What a class that takes `args` is given beside env_config."""
+    """What a class that takes `args` is given beside env_config; of others, those that name it as a parameter."""
     vectorizer: str = "auto"
     """One of VECTORIZERS; auto chooses the fastest that fits."""
     num_envs: int = 1

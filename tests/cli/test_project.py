@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,8 +13,10 @@ from typing import Any
 import pytest
 
 from raypid.cli import main
+from raypid.cli.init import TEMPLATE, TESTS
 from raypid.cli.train import fitting_command
 from raypid.ownership import MARKER
+from raypid.project import foreign_project
 
 NAMES = ("--env_name", "custom_env", "--agent_name", "custom_agent", "--model_name", "custom_model")
 SHORT = ("--stop", '{"timesteps_total": 2000}', "--final-episodes", "0", "--seed", "0")
@@ -85,7 +86,8 @@ def test_what_is_wrong_with_a_project(project: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(project, copy)
     done = raypid(copy, "train", *NAMES, *SHORT)  # this user did not make it
-    assert done.returncode == 2 and "Unknown environment 'custom_env'" in done.stderr and "raypid init ." in done.stderr
+    assert done.returncode == 2 and "Unknown environment 'custom_env'" in done.stderr
+    assert f"`raypid init {copy}` marks it" in done.stderr
     assert raypid(copy, "init", ".").returncode == 0
     model = copy / "models" / "custom_model.py"
     text = model.read_text()
@@ -107,13 +109,143 @@ def test_what_is_wrong_with_a_project(project: Path, tmp_path: Path) -> None:
     assert "Both environment custom_env and model custom_model declare --corridor-size" in done.stderr
 
 
-def test_where_a_project_is_not_written(project: Path, tmp_path: Path, capsys: Any) -> None:
-    assert main(["init", str(tmp_path / "a" / "b")]) == 0 and (tmp_path / "a" / "b" / MARKER).exists()
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "README.md").write_text("mine")
-    assert main(["init", str(tmp_path / "c")]) == 2 and (tmp_path / "c" / "README.md").read_text() == "mine"
-    assert "has a README.md already" in capsys.readouterr().err and os.listdir(tmp_path / "c") == ["README.md"]
-    assert main(["init", str(tmp_path / "c" / "README.md")]) == 2 and "is a file" in capsys.readouterr().err
+FILES = {file.relative_to(TEMPLATE).as_posix() for file in TEMPLATE.rglob("*") if file.is_file()}
+FILES -= {file for file in FILES if "__pycache__" in file}
+
+
+@pytest.mark.parametrize(
+    ("there", "left_out"),
+    [
+        ((), ()),
+        (("README.md", "train.yaml", ".gitignore"), ()),
+        (("envs/custom_env.py",), TESTS),
+        (("tests/test_project.py", "models/custom_model.py"), TESTS[:1]),
+        (tuple(FILES), ()),
+    ],
+)
+def test_init_adds_what_is_missing(
+    there: tuple[str, ...], left_out: tuple[str, ...], tmp_path: Path, capsys: Any
+) -> None:
+    """It replaces nothing, tells all that it wrote and left, and its command has the names of the files that were there."""
+    folder = tmp_path / "a" / "b"
+    for file in there:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(f'register_env("mine")  # {file}')
+    assert main(["init", str(folder)]) == 0 and (folder / MARKER).exists()
+    found = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    assert found == FILES - set(left_out) | {MARKER}
+    for file in FILES - set(left_out):
+        mine = f'register_env("mine")  # {file}'.encode()
+        assert (folder / file).read_bytes() == (mine if file in there else (TEMPLATE / file).read_bytes()), file
+    said = {key: rest for key, _, rest in (line.partition(": ") for line in capsys.readouterr().out.splitlines())}
+    written, kept = said["  written"], said.get("  left as they were", "")
+    assert set(written.split(", ")) == FILES - set(there) - set(left_out) or written.startswith("nothing")
+    assert set(filter(None, kept.split(", "))) == set(there)
+    assert [file in said.get("  left out", "") for file in TESTS] == [file in left_out for file in TESTS]
+    name = "mine" if "envs/custom_env.py" in there else "custom_env"
+    assert any(line.startswith(f"raypid train --env_name {name} --agent_name custom_agent ") for line in said)
+
+
+def test_where_a_project_is_not_written(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main(["init", str(tmp_path / "file")]) == 2 and "is a file" in capsys.readouterr().err
+    (tmp_path / "envs").write_text("mine")
+    assert main(["init", str(tmp_path)]) == 2 and "cannot be written" in capsys.readouterr().err
+    assert (tmp_path / "envs").read_text() == "mine"
+
+
+# -- a folder that is laid out by hand -----------------------------------------------------------------------------------
+
+
+BY_HAND = """
+import pathlib
+
+import gymnasium
+
+from raypid import OBSERVATION, register_env
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+
+@register_env('custom_env')
+class CustomEnvWrapper(object):
+    def __init__(self, args):
+        self.env = gymnasium.make("CartPole-v1")
+        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+        self.scale = args.scale
+
+    def reset(self):
+        return OBSERVATION(self.env.reset()[0])
+
+    def step(self, action, **kwargs):
+        observation, reward, *rest = self.env.step(action)
+        return OBSERVATION(observation, reward * self.scale, *rest)
+"""
+OPTIONS = "def get_custom_args(parser):\n    parser.add_argument('--scale', type=float, default=1.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_found"),
+    [
+        ("envs/custom_env.py", BY_HAND, True),
+        ("envs/custom_maze.py", "import raypid\nraypid.register_env(\n    'maze', Maze)", True),
+        ("models/custom_model.py", "@raypid.register_model('custom_model')", True),
+        ("agents/custom_agent.py", '@register_agent("custom_agent")', True),
+        ("envs/custom_env.py", "class CustomEnv: ...", False),
+        ("models/model.py", "@register_model('model')", False),
+        ("custom_env.py", BY_HAND, False),
+        ("inner/envs/custom_env.py", BY_HAND, False),
+    ],
+)
+def test_which_folder_is_laid_out_as_a_project(file: str, text: str, is_found: bool, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert foreign_project(tmp_path) == (tmp_path if is_found else None)
+    (tmp_path / "params.json").write_text('{"run": "PPO", "env": "CartPole-v1"}')
+    assert foreign_project(tmp_path) is None  # a run's folder
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("by") / "hand"
+    shutil.copytree(TEMPLATE / "models", place / "models")
+    shutil.copytree(TEMPLATE / "agents", place / "agents")
+    for file, text in (("envs/custom_env.py", BY_HAND), ("options/custom_options.py", OPTIONS)):
+        (place / file).parent.mkdir()
+        (place / file).write_text(text)
+    return place
+
+
+@pytest.mark.parametrize(
+    "ray", [(), pytest.param(("--num_workers", 2, "--num_cpus_per_worker", 0.5), marks=pytest.mark.ci_slow)]
+)
+def test_a_folder_laid_out_by_hand_trains_as_it_stands(ray: tuple[object, ...], laid_out: Path, tmp_path: Path) -> None:
+    done = raypid(laid_out, "train", *NAMES, *SHORT, *ray, "--scale", 2, "--out", tmp_path / "run", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "run" / "params.json").read_text())["custom_args"] == {"scale": 2.0}
+    done = raypid(laid_out, "eval", tmp_path / "run", "--episodes", 1)
+    assert done.returncode == 0 and "custom_env" in done.stdout, done.stderr
+    assert not (laid_out / MARKER).exists()
+
+
+@pytest.mark.parametrize("beside", ["a run of somebody else's", "the mark of somebody else", "the folder above"])
+def test_an_unmarked_folder_is_not_imported(
+    beside: str, laid_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may have come in one archive with a run is not imported, nor what lies above the current folder."""
+    place = Path(shutil.copytree(laid_out, tmp_path / "theirs"))
+    (place / "envs" / "imported").unlink(missing_ok=True)
+    command: tuple[object, ...] = ("train", *NAMES, *SHORT)
+    if beside.startswith("a run"):
+        shutil.copytree(Path(__file__).parents[1] / "fixtures" / "saved" / "ppo", place / "runs" / "ppo")
+        command = ("eval", "runs/ppo", "--env", "custom_env")
+    elif beside.startswith("the mark"):
+        (place / MARKER).write_text("0" * 64)
+    done = raypid(place / "envs" if beside.endswith("above") else place, *command)
+    assert done.returncode == 2 and "Unknown environment 'custom_env'" in done.stderr, done
+    assert f"`raypid init {place}` marks it" in done.stderr and not (place / "envs" / "imported").exists()
+    assert main(["init", str(place)]) == 0
+    assert raypid(place, "list", "envs", "custom_env").returncode == 0 and (place / "envs" / "imported").exists()
 
 
 # -- the documented command --------------------------------------------------------------------------------------------

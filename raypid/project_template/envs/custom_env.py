@@ -1,44 +1,38 @@
-"""An environment of your own: walk along a corridor to a target."""
+"""An environment of your own with Gymnasium's interface: walk along a corridor to a target."""
 
+import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 import raypid
-from raypid import OBSERVATION
 
 
 @raypid.register_env("custom_env")
-class CustomEnv:
+class CustomEnv(gymnasium.Env):
     """Each step goes left, stays or goes right; the episode ends at the target."""
 
-    def __init__(self, args):
-        self.size, self.step_cost = args.corridor_size, args.step_cost
-        self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
-        self.action_space = spaces.Discrete(3)
-        self.rng = np.random.default_rng()
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, corridor_size=10, step_cost=0.02):
+        self.size, self.step_cost = corridor_size, step_cost
 
     @staticmethod
     def add_args(parser):
-        """Options of this environment: they show in `raypid train --help` and arrive in `args`."""
+        """Arguments of the constructor that are to be options: they show in `raypid train --help`. You may leave this out."""
         parser.add_argument("--corridor_size", type=int, default=10, help="places in the corridor")
 
-    def seed(self, seed):
-        """Called before a reset that is to be repeatable."""
-        self.rng = np.random.default_rng(seed)
-
-    def reset(self):
-        self.place, self.target = self.rng.choice(self.size, 2, replace=False)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.target = self.np_random.choice(self.size, 2, replace=False)
         self.steps = 0
-        return OBSERVATION(self.seen())
+        return self.seen(), {}
 
-    def step(self, action, **kwargs):
+    def step(self, action):
         self.place = int(np.clip(self.place + action - 1, 0, self.size - 1))
         self.steps += 1
-        arrived = self.place == self.target
+        arrived = bool(self.place == self.target)
         # terminated: nothing follows; truncated: the episode was only cut off
-        return OBSERVATION(
-            self.seen(), reward=float(arrived) - self.step_cost, terminated=arrived, truncated=self.steps >= 50
-        )
+        return self.seen(), arrived - self.step_cost, arrived, self.steps >= 50, {}
 
     def seen(self):
         return np.array([self.target - self.place], np.float32) / self.size

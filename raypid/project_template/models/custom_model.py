@@ -15,7 +15,7 @@ class CustomModel:
     def __init__(self, args):
         # args has observation_space, action_space, gamma, batch_size, device, seed, and the options below
         self.args = args
-        size, num_actions = args.observation_space.shape[0], args.action_space.n
+        size, num_actions = args.observation_space.shape[0], int(args.action_space.n)  # a vector; numbered choices
         self.weights = {"score": np.zeros((size, num_actions)), "bias": np.zeros(num_actions)}
 
     @staticmethod
@@ -29,7 +29,7 @@ class CustomModel:
         return odds / odds.sum(-1, keepdims=True)
 
     def choose_actions(self, observation, deterministic=False, rng=None):
-        """Observations [B, 1] to actions [B]."""
+        """Observations [B, size] to actions [B]."""
         p = self.probabilities(observation)
         return p.argmax(-1) if deterministic else (p.cumsum(-1) > rng.random((len(p), 1))).argmax(-1)
 

@@ -1,6 +1,7 @@
-"""The environment does what it says, and the agent learns in it."""
+"""The agent learns in both environments, and the model's gradients are right."""
 
 import numpy as np
+import pytest
 
 import raypid
 
@@ -13,8 +14,9 @@ SETTINGS = {
 }
 
 
-def test_it_learns():
-    with raypid.CustomModel(**SETTINGS) as agent:
+@pytest.mark.parametrize("env_name", ["custom_env", "custom_env_wrapper"])
+def test_it_learns(env_name):
+    with raypid.CustomModel(**{**SETTINGS, "env_name": env_name}) as agent:
         before = agent.eval(50)["episode_reward_mean"]
         agent.train(num_train_steps=30_000)
         assert agent.eval(50)["episode_reward_mean"] > max(before, 0.8)
