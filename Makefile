@@ -1,9 +1,10 @@
-# `make help` lists the targets. Everything runs in .venv, which is created once, and again when the pins change.
+# `make help` lists the targets. `make train` runs in .venv-small, everything else in .venv. Each is set up once, and again when
+# the pins change.
 PYTHON ?= python3.11
 PYTEST_ARGS ?=
 EXTRAS ?=
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+SMALL := .venv-small/bin
 
 .PHONY: help install train test test-ci-slow test-slow test-long lint site docs types check format version release clean
 
@@ -12,18 +13,24 @@ help:  ## this list
 
 install: .venv/.installed  ## set up .venv with the pinned versions
 
-.venv/.installed: pyproject.toml constraints.txt
+.venv/.installed: PACKAGES := ".[dev]"
+.venv/.installed: SIZE := all extras and the developers' tools, 3.3 GB
+.venv-small/.installed: PACKAGES := .
+.venv-small/.installed: SIZE := what CartPole needs, about 230 MB
+
+.venv/.installed .venv-small/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { \
 		echo "raypid needs Python 3.10 to 3.13; '$(PYTHON)' is another version or is not installed." >&2; \
-		echo "Install Python 3.11, or name another: make install PYTHON=python3.12" >&2; exit 1; }
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+		echo "Install Python 3.11, or name another: make $(or $(MAKECMDGOALS),install) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up $(@D): raypid in place (editable) with $(SIZE)"
+	@$(@D)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install -c constraints.txt -e $(PACKAGES)
 	@touch $@
 
-train: install  ## train PPO on CartPole-v1 and evaluate it
-	$(BIN)/raypid train --run PPO --env CartPole-v1 \
+train: .venv-small/.installed  ## train PPO on CartPole-v1 and evaluate it, in a small environment of its own
+	$(SMALL)/raypid train --run PPO --env CartPole-v1 \
 		--stop '{"evaluation/episode_reward_mean": 475, "time_total_s": 120}' --seed 0 --out runs/cartpole --overwrite
-	$(BIN)/raypid eval runs/cartpole --episodes 20
+	$(SMALL)/raypid eval runs/cartpole --episodes 20
 
 test: install  ## the tests, without the slow ones
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -68,6 +75,6 @@ version: install  ## VERSION=0.2.0 into the files that state it; Unreleased in t
 release: install  ## sdist, wheel, notes and sums in dist/, checked and tried (EXTRAS=torch,ray with these); publishes nothing
 	$(BIN)/python tools/release.py build --extras "$(EXTRAS)"
 
-clean:  ## remove .venv, caches and build folders; runs/ stays
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+clean:  ## remove .venv, .venv-small, caches and build folders; runs/ stays
+	rm -rf .venv .venv-small build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
