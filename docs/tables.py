@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "benchmarks" / "results" / "runs.csv"
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import distributed_pays  # noqa: E402
 from defaults import TASKS, End, ends, newest, returns  # noqa: E402
 from defaults import table as measured  # noqa: E402
 
@@ -82,6 +83,8 @@ def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
     """
     if kind == "file":
         return file(name)
+    if kind == "pays":
+        return pays(name)
     makers = {"shared": shared, "model": model, "tuned": tuned}
     if kind == "reference":
         return f"::: {name}" + (f"\n    options: {options.strip()}" if options else "") if site else summary(name)
@@ -105,6 +108,22 @@ def file(path: str) -> str:
     text, suffix = (ROOT / path).read_text().rstrip("\n"), Path(path).suffix
     language = {".py": "python"}.get(suffix, suffix[1:])
     return text if suffix == ".md" else f"```{language}\n{text}\n```"
+
+
+def pays(name: str) -> str:
+    """When workers pay: the table of steps a second, that of seconds to the return, or a sentence on the number of cores.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    makers = {
+        "steps": distributed_pays.steps_table,
+        "seconds": distributed_pays.seconds_table,
+        "cores": distributed_pays.told,
+    }
+    if name not in makers:
+        raise ValueError(f"{name!r} is no table of benchmarks/distributed_pays.py; there are {', '.join(makers)}.")
+    return makers[name](distributed_pays.read()).rstrip("\n")
 
 
 # -- settings --------------------------------------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ def test_quick_results_go_into_a_new_folder_that_is_printed(capsys: pytest.Captu
         ("scaling", ["--workers", "0"]),
         ("distributed_pays", ["--seeds", "x"]),
         ("distributed_pays", ["--seeds", "5"]),
+        ("distributed_pays", ["--wait", "-1"]),
+        ("distributed_pays", ["--cores", "100000"]),
+        ("distributed_pays", ["--sides", "two"]),
         ("soak", ["--loops", "foo"]),
         ("soak", ["--roles", "worker"]),
         ("leftovers", ["--kill", "foo"]),
@@ -74,3 +77,35 @@ def test_scripts_refuse_flags_in_one_line(
     with pytest.raises(SystemExit, match="2"):
         importlib.import_module(script).main()
     assert f"{script}.py: error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ratios", "least", "told"),
+    [
+        (
+            {1: 0.9, 2: 1.5, 4: 2.0},
+            2,
+            "pay from 2 cores on: their steps over those of one process are 0.90 on 1 core, 1.50 on 2 cores",
+        ),
+        ({1: 1.2, 2: 1.01, 4: 1.3}, 4, "pay from 4 cores on"),
+        ({1: 1.2}, 1, "pay from 1 core on"),
+        ({1: 1.2, 2: 1.04}, None, "do not pay on 2 cores or fewer"),
+        ({1: 0.5}, None, "do not pay on 1 core:"),
+        ({}, None, "Not measured yet"),
+    ],
+)
+def test_from_how_many_cores_workers_pay(
+    ratios: dict[int, float], least: int | None, told: str, tmp_path: Path
+) -> None:
+    """From the rows of a file, which a second call reads again."""
+    pays = importlib.import_module("distributed_pays")
+    for cores, ratio in ratios.items():
+        for side, rate in (("process", 800.0), ("workers", 800 * ratio)):
+            pays.append(pays.Run("steps", 0.02, side, cores, 1000), {"steps_per_s": rate}, tmp_path)
+    rows = pays.read(tmp_path)
+    assert len(rows) == 2 * len(ratios) and pays.pays_from(ratios) == least
+    assert told in pays.told(rows)
+    assert all(
+        f"| {cores} | – | 800 | {800 * ratio:,.0f} | {ratio:.2f} |" in pays.tables(rows)
+        for cores, ratio in ratios.items()
+    )
