@@ -191,14 +191,14 @@ def _holds_run(folder: Path) -> bool:
 
 def foreign_runs(arguments: Sequence[str]) -> list[Path]:
     """The runs' folders that arguments of a command name, or lie in, and that this user's raypid did not write."""
-    places = filter(os.path.exists, _paths(arguments))
-    return [run for place in places for run in _runs_at(place, arguments) if not _is_own_run(run)]
-
-
-def _runs_at(place: Path, named: Sequence[str]) -> list[Path]:
-    """The run that `place` is or lies in; if there is none, the runs in it, such as the trials of an experiment."""
-    inside = run_folder_of(place, named)
-    return [inside] if inside is not None else [file.parent for file in place.glob("*/params.json")]
+    runs: set[Path] = set()
+    for place in filter(os.path.exists, _paths(arguments)):
+        inside = run_folder_of(place, arguments)
+        found = (
+            [inside] if inside is not None else [file.parent for file in place.glob("*/params.json")]
+        )  # of an experiment
+        runs.update(run for run in found if run == inside or is_run(run))
+    return [run for run in runs if not _is_own_run(run)]
 
 
 def _is_own_run(run: Path) -> bool:

@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> int:
         if file.is_file() and "__pycache__" not in file.parts
     ]
     kept = [file for file in files if os.path.lexists(folder / file)]
-    own = [file for file in kept if file.endswith(".py") and not _is_template(folder, file)]
+    own = [file for file in kept if file.endswith(".py") and not _is_same(folder / file, TEMPLATE / file)]
     skipped = [file for file in TESTS if own and file not in kept]
     written = [file for file in files if file not in (*kept, *skipped)]
     try:
@@ -88,9 +88,5 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_template(folder: Path, file: str) -> bool:
-    """Whether a file of the folder is still that of the template."""
-    try:
-        return (folder / file).read_bytes() == (TEMPLATE / file).read_bytes()
-    except OSError:
-        return False
+def _is_same(one: Path, other: Path) -> bool:
+    return one.is_file() and one.read_bytes() == other.read_bytes()

@@ -1,10 +1,9 @@
-"""The same corridor as a class without Gymnasium's interface, which gets `args` and returns OBSERVATION: `--env_name custom_env_wrapper`.
+"""An environment of your own as a class that gets `args` and returns OBSERVATION, around a simulator of any interface.
 
-Remove this file if `custom_env.py` is enough for you.
+CartPole-v1 stands for the simulator. Try it with `--env_name custom_env_wrapper`; remove this file if `custom_env.py` is enough.
 """
 
-import numpy as np
-from gymnasium import spaces
+import gymnasium
 
 import raypid
 from raypid import OBSERVATION
@@ -12,34 +11,24 @@ from raypid import OBSERVATION
 
 @raypid.register_env("custom_env_wrapper")
 class CustomEnvWrapper:
-    """Each step goes left, stays or goes right; the episode ends at the target."""
+    """Balance a pole."""
 
     def __init__(self, args):
-        self.size = args.corridor_size
-        self.step_cost = getattr(args, "step_cost", 0.02)  # if options/custom_options.py declares it
-        self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
-        self.action_space = spaces.Discrete(3)
-        self.rng = np.random.default_rng()
-
-    @staticmethod
-    def add_args(parser):
-        """Options of this environment: they show in `raypid train --help` and arrive in `args`."""
-        parser.add_argument("--corridor_size", type=int, default=10, help="places in the corridor")
+        # args has worker_index, stream_index, what add_args declares, and what options/custom_options.py declares
+        self.env = gymnasium.make("CartPole-v1")
+        self.next_seed = None
+        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
 
     def seed(self, seed):
         """Called before a reset that is to be repeatable. You may leave it out."""
-        self.rng = np.random.default_rng(seed)
+        self.next_seed = seed
 
     def reset(self):
-        self.place, self.target = self.rng.choice(self.size, 2, replace=False)
-        self.steps = 0
-        return OBSERVATION(self.seen())
+        observation, _ = self.env.reset(seed=self.next_seed)
+        self.next_seed = None
+        return OBSERVATION(observation)
 
     def step(self, action, **kwargs):
-        self.place = int(np.clip(self.place + action - 1, 0, self.size - 1))
-        self.steps += 1
-        arrived = bool(self.place == self.target)
-        return OBSERVATION(self.seen(), reward=arrived - self.step_cost, terminated=arrived, truncated=self.steps >= 50)
-
-    def seen(self):
-        return np.array([self.target - self.place], np.float32) / self.size
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        # terminated: nothing follows; truncated: the episode was only cut off
+        return OBSERVATION(observation, reward, terminated, truncated, info)
