@@ -128,7 +128,7 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
     from raypid.envs import list_envs
     from raypid.envs.ids import PACKAGES
     from raypid.envs.resolve import missing_package, module_of, register_packages
-    from raypid.extras import install_command
+    from raypid.extras import install_command, installed
 
     if whole:
         register_packages()
@@ -136,37 +136,23 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
     for name in (name for name in list_envs() if name != "gym_env"):  # which is none without an id
         module = module_of(name)
         package = next((called for start, called in _PACKAGES if module.startswith(start)), module.partition(".")[0])
-        missing = missing_package(name)
-        rows.append(
-            {"name": name, "package": package, "installed": missing is None, "install": missing[1] if missing else ""}
-        )
+        _, install = missing_package(name) or ("", "")
+        rows.append(_env_row(name, package, install))
     there = {str(row["package"]) for row in rows}
     if "Atari" not in there:
-        rows.append(
-            {
-                "name": "ALE/Pong-v5",
-                "package": "Atari",
-                "installed": False,
-                "install": install_command("atari"),
-            }
-        )
-    for brought in PACKAGES:
-        if brought.module.partition(".")[0] not in there:
-            rows.append(_row_of(brought.example, brought.package, brought.module))
-    return [*rows, _row_of("envpool:Pong-v5", "envpool", "envpool", install_command("envpool"))]
+        rows.append(_env_row("ALE/Pong-v5", "Atari", install_command("atari")))
+    # of a package whose other environments are known when it is imported, an example
+    examples = [(p.example, p.package, p.module, f"pip install {shlex.quote(p.package)}") for p in PACKAGES]
+    examples = [example for example in examples if example[2].partition(".")[0] not in there]
+    examples.append(("envpool:Pong-v5", "envpool", "envpool", install_command("envpool")))
+    for name, package, module, install in examples:
+        rows.append(_env_row(name, package, "" if installed(module.partition(".")[0]) else install))
+    return rows
 
 
-def _row_of(name: str, package: str, module: str, install: str = "") -> dict[str, object]:
-    """The row of an example of a package, whose other environments are known when it is imported."""
-    from raypid.extras import installed
-
-    there = installed(module.partition(".")[0])
-    return {
-        "name": name,
-        "package": package,
-        "installed": there,
-        "install": "" if there else install or f"pip install {shlex.quote(package)}",
-    }
+def _env_row(name: str, package: str, install: str) -> dict[str, object]:
+    """A row of the list; install: the command, "" if the package is there."""
+    return {"name": name, "package": package, "installed": not install, "install": install}
 
 
 def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
