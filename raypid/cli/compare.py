@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from raypid.cli.plot import tell_skipped
 from raypid.errors import UserError, shown
 from raypid.phases import phase
+from raypid.reporting.panel import aligned
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -67,13 +68,15 @@ def main(options: argparse.Namespace) -> int:
         print(json.dumps(_plain(found)))
         return 0
     print(headline(found))
+    lines: list[str] = []
     for part in filter(None, [found, found.way]):
         if rows := table_rows(part):
-            if found.way is not None:
-                print(f"  By {part.measure.name}:")
-            print(_aligned(rows))
-    for line in [method_line(found.way or found), *_few(found.notes)]:
-        print(f"  {line}")
+            lines += [f"By {part.measure.name}:"] if found.way is not None else []
+            lines += aligned(rows, range(1, len(rows[0]) - 1))
+    lines += [method_line(found.way or found), *found.notes[:MOST_NOTES]]
+    if len(found.notes) > MOST_NOTES:
+        lines.append(f"... and {len(found.notes) - MOST_NOTES} more notes: --json")
+    print(*(f"  {line}" for line in lines), sep="\n")
     return 0
 
 
@@ -135,27 +138,6 @@ def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunRecord]]) -> list
         return labels
     names = [path.resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows with columns below each other; names to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    last = len(widths) - 1
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if i in (0, last) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths))
-        ]
-        lines.append(("  " + "  ".join(cells)).rstrip())
-    return "\n".join(lines)
-
-
-def _few(notes: Sequence[str]) -> list[str]:
-    return [
-        *notes[:MOST_NOTES],
-        *([f"... and {len(notes) - MOST_NOTES} more notes: --json"] if len(notes) > MOST_NOTES else []),
-    ]
 
 
 def _plain(found: Comparison) -> dict[str, object]:

@@ -22,6 +22,7 @@ from raypid.experiments.plan import (
 )
 from raypid.experiments.population import Population
 from raypid.extras import need
+from raypid.reporting.panel import aligned
 from raypid.run.assembly import entry_name
 from raypid.run.experiment import check_folder
 
@@ -129,11 +130,8 @@ def _run(
 
 def _show(experiment: Experiment, trials: Sequence[Trial]) -> None:
     """Print the trials that would run."""
-    rows = list(rows_of(trials))
-    widths = [max(map(len, column)) for column in zip(*rows)]
     stop = ", ".join(f"{key} {value:g}" for key, value in trials[0].stop.items())
     number = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
     print(f"{experiment.name}: {number} of {experiment.run} in {experiment.out}/, each until {stop}")
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    print(*aligned(list(rows_of(trials))), sep="\n")
     print(f"Nothing was run. {PLAN} in that folder will name them.\n")

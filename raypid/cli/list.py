@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError
 from raypid.registry import did_you_mean, suggest
+from raypid.reporting.panel import aligned
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -305,9 +306,7 @@ def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:
         algorithm, _, env = str(row["name"]).partition(":")
         table.append((f"{algorithm}:{env}", *cells(algorithm, env), str(row["lacks"])))
     if own:
-        widths = [max(map(len, column)) for column in zip(*table)]
-        for line in table:
-            print("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths)).rstrip())
+        print(*aligned(table), sep="\n")
         print(_wrapped("", _TUNED_ARE))
     for row in rows:
         if row not in own:

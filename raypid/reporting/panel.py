@@ -15,7 +15,7 @@ import textwrap
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, TypeGuard
 
 from raypid.reporting.status_line import StatusLine, is_terminal
@@ -636,6 +636,16 @@ def flow(items: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(item)
     return lines
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Lines of cells below each other, to the left, or to the right in the columns with these indices."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = (
+        "  ".join(f"{cell:{'>' if i in right else '<'}{width}}" for i, (cell, width) in enumerate(zip(row, widths)))
+        for row in rows
+    )
+    return [line.rstrip() for line in lines]
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
