@@ -143,7 +143,6 @@ def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunRecord]]) -> list
 def _plain(found: Comparison) -> dict[str, object]:
     """A comparison as JSON can hold it."""
     from raypid.reporting.comparison import headline
-    from raypid.reporting.statistics import MIN_SEEDS
 
     sides = [
         {
@@ -158,9 +157,7 @@ def _plain(found: Comparison) -> dict[str, object]:
             "label": rival.standing.label,
             **_plain_difference(rival.overall),
             "by_environment": {task: _plain_difference(gap) for task, gap in rival.by_task.items()},
-            "probability_of_improvement": rival.probability
-            if min(len(v) for s in (found.leader, rival.standing) for v in s.values.values()) >= MIN_SEEDS
-            else None,
+            "probability_of_improvement": rival.probability,
             "seeds_needed": rival.seeds_needed,
         }
         for rival in found.rivals
@@ -174,8 +171,5 @@ def _plain(found: Comparison) -> dict[str, object]:
 
 
 def _plain_difference(gap: Difference) -> dict[str, object]:
-    numbers: dict[str, float] = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "p": gap.p}
-    plain: dict[str, object] = {key: float(x) if math.isfinite(x) else None for key, x in numbers.items()}
-    return plain | {
-        "level": gap.level, "is_sure": bool(gap.is_sure),
-    }  # fmt: skip
+    plain = {key: value if math.isfinite(value) else None for key, value in gap._asdict().items()}
+    return {"difference": plain.pop("estimate"), **plain}

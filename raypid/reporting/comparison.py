@@ -107,8 +107,9 @@ class Rival:
     overall: Difference
     """Leader minus this side, in the measure's unit; of several tasks, in parts of each task's range."""
     by_task: dict[str, Difference]
-    probability: float
-    """In which part of all pairs of a run of each the leader's is better; paired: of the pairs with the same seed. A tie counts half."""
+    probability: float | None
+    """In which part of all pairs of a run of each the leader's is better; paired: of the pairs with the same seed. A tie counts half.
+    None: some side has fewer than MIN_SEEDS runs of a task, where that says nothing."""
     seeds_needed: int | None
     """Seeds of each with which such a difference would be called sure in 80% of the cases; None: over 1,000, or not known."""
 
@@ -296,7 +297,8 @@ def _rival(
         for task in tasks
     }
     overall = difference(ours, theirs, paired=paired, level=level)
-    chance = probability_of_improvement(ours, theirs, paired=paired)
+    few = min(map(len, [*ours, *theirs])) < MIN_SEEDS
+    chance = None if few else probability_of_improvement(ours, theirs, paired=paired)
     return Rival(other, overall, by_task, chance, seeds_needed(ours, theirs, paired=paired, level=level))
 
 
@@ -723,17 +725,15 @@ def method_line(found: Comparison) -> str:
     several = f", over {len(found.tasks)} environments" if len(found.tasks) > 1 else ""
     test = "paired t-test" if found.paired else "Welch's t-test"
     together = "; the intervals hold together" if len(found.rivals) > 1 else ""
-    chance = ""
-    if len(found.rivals) == 1:
-        chance = _chance(found, found.rivals[0])
+    chance = _chance(found, found.rivals[0]) if len(found.rivals) == 1 else ""
     return f"Means over seeds{several}, {test}{together}.{chance}"
 
 
 def _chance(found: Comparison, rival: Rival) -> str:
-    """In how many of the pairs of runs the leader's was better; "" for few runs, where that says nothing."""
-    sizes = [(len(found.leader.values[task]), len(rival.standing.values[task])) for task in found.tasks]
-    if min(map(min, sizes)) < MIN_SEEDS:
+    """In how many of the pairs of runs the leader's was better; "" if that says nothing."""
+    if rival.probability is None:
         return ""
+    sizes = [(len(found.leader.values[task]), len(rival.standing.values[task])) for task in found.tasks]
     pairs = sum(a if found.paired else a * b for a, b in sizes)
     what = "pairs of the same seed" if found.paired else "pairs of a run of each"
     return f" {found.leader.label} did better than {rival.standing.label} in {rival.probability:.0%} of the {pairs} {what}."
