@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raypid.cli.list import KINDS
 from raypid.errors import UserError
 from raypid.extras import install_command
+from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -121,12 +123,6 @@ def _fixed(values: Iterable[str]) -> Callable[..., list[str]]:
     return lambda **_: known
 
 
-def _algorithms(**_: object) -> list[str]:
-    from raypid.registry import ALGORITHMS
-
-    return ALGORITHMS.names()
-
-
 def _envs(prefix: str, **_: object) -> list[str]:
     """Ids and files. Of EnvPool's tasks those that ALE has too: to ask EnvPool itself takes seconds."""
     from raypid.envs import list_envs
@@ -147,31 +143,12 @@ def _classes(module: str) -> list[str]:
     return []
 
 
-def _kinds(**_: object) -> tuple[str, ...]:
-    from raypid.cli.list import KINDS
-
-    return KINDS
-
-
 def _listed(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Names in what `raypid list KIND` shows."""
     from raypid.envs import list_envs
-    from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
 
     known = {"envs": list_envs, "agents": lambda: [*ALGORITHMS.names(), *AGENTS.names()]}
     return known.get(parsed_args.what, NETWORKS.names)() if parsed_args.what != "tuned" else ALGORITHMS.names()
-
-
-def _stops(**_: object) -> list[str]:
-    from raypid.run.known_keys import USUAL
-
-    return [*(f"{name}=" for name in USUAL), "100000", "10min"]
-
-
-def _networks(**_: object) -> list[str]:
-    from raypid.registry import NETWORKS
-
-    return NETWORKS.names()
 
 
 def _runs(prefix: str, **_: object) -> list[str]:
@@ -179,34 +156,35 @@ def _runs(prefix: str, **_: object) -> list[str]:
     from glob import escape, glob
 
     folders = [*glob("runs/*/"), *glob(f"{escape(prefix)}*/")]
-    return sorted(
-        {
-            folder if not os.path.isfile(os.path.join(folder, "params.json")) else folder.rstrip("/")
-            for folder in folders
-        }
-    )
+    return sorted({folder.rstrip("/") if os.path.isfile(f"{folder}params.json") else folder for folder in folders})
 
 
-def _tuned(**_: object) -> list[str]:
+def _tuned(**_: object) -> Iterable[str]:
     from raypid import saved_settings
 
-    return list(saved_settings.names())
+    return saved_settings.names()
 
 
-def _entries(**_: object) -> list[str]:
+def _entries(**_: object) -> Iterable[str]:
     from raypid.tuned import TUNED
 
-    return [f"{algorithm}:{env}" for algorithm, env in TUNED]
+    return (f"{algorithm}:{env}" for algorithm, env in TUNED)
+
+
+def _stops(**_: object) -> Iterable[str]:
+    from raypid.run.known_keys import USUAL
+
+    return [*(f"{name}=" for name in USUAL), "100000", "10min"]
 
 
 _COMPLETERS: tuple[tuple[set[str], Callable[..., Iterable[str]]], ...] = (
-    ({"run", "algo", "algorithm"}, _algorithms),
+    ({"run", "algo", "algorithm"}, lambda **_: ALGORITHMS.names()),
     ({"env", "evaluation-env"}, _envs),
-    ({"model.network"}, _networks),
+    ({"model.network"}, lambda **_: NETWORKS.names()),
     ({"resume", "init-from", "path", "runs"}, _runs),
     ({"tuned"}, _tuned),
     ({"entry"}, _entries),
-    ({"what"}, _kinds),
+    ({"what"}, lambda **_: KINDS),
     ({"filter"}, _listed),
     ({"stop"}, _stops),
 )
