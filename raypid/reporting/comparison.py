@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from raypid.errors import UserError
-from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count
+from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, some
 from raypid.reporting.runs import Group, RunRecord, check_key, group_by_settings
 from raypid.reporting.statistics import (
     MIN_SEEDS,
@@ -610,13 +610,9 @@ def _headline_with_way(found: Comparison, way: Comparison) -> str:
         answer = f"one cannot tell{answer.removeprefix('Cannot tell')}"
     worse = [rival.standing.label for rival in found.others if rival.overall.is_sure]
     unsure = [rival.standing.label for rival in found.others if not rival.overall.is_sure]
-    rest = f" Worse at the end: {_few(worse)}." if worse else ""
-    rest += f" Cannot be told from the first at the end: {_few(unsure)}." if unsure else ""
+    rest = f" Worse at the end: {some(worse)}." if worse else ""
+    rest += f" Cannot be told from the first at the end: {some(unsure)}." if unsure else ""
     return f"{who} end {where}; on the way {answer}{rest}"
-
-
-def _few(labels: Sequence[str]) -> str:
-    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
 def _headline_of_many(found: Comparison) -> str:
@@ -630,7 +626,7 @@ def _headline_of_many(found: Comparison) -> str:
             f"Cannot tell which of {total} is best by {found.measure.name}: {leader} leads. {_needed(found.rivals[0])}"
         )
     return (
-        f"{leader} leads by {found.measure.name}: better than {len(sure)} of the {total - 1} others, cannot be told from {_few(unsure)}. "
+        f"{leader} leads by {found.measure.name}: better than {len(sure)} of the {total - 1} others, cannot be told from {some(unsure)}. "
         f"{_needed(next(rival for rival in found.rivals if not rival.overall.is_sure))}"
     )
 

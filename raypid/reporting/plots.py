@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from raypid.errors import UserError, shown
 from raypid.outputs import replacing, usable
-from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, known, number
+from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, known, number, some
 from raypid.reporting.runs import (
     EPISODES,
     NEW_EPISODES,
@@ -153,8 +153,7 @@ def curves(
     drawn = [_curve(group, x, y, centre, smooth, y is None and _has(group, EVALUATION)) for group in groups]
     drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
-        few = ", ".join(str(run.folder) for run in runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
-        raise UserError(f"no episode has ended yet in {few}: nothing to draw")
+        raise UserError(f"no episode has ended yet in {some([str(run.folder) for run in runs])}: nothing to draw")
     return drawn
 
 
@@ -165,10 +164,9 @@ def told_of(drawn: Sequence[Curve]) -> list[str]:
         there = [curve for curve in drawn if curve.group.task == task]
         lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
-            named = f"{', '.join(lacking[:3])}{f' and {len(lacking) - 3} more' if len(lacking) > 3 else ''}"
             have, their = ("has", "its") if len(lacking) == 1 else ("have", "their")
             told.append(
-                f"{task}: {len(lacking)} of {len(there)} settings {have} no evaluation ({named}): {their} training returns are drawn, thin."
+                f"{task}: {len(lacking)} of {len(there)} settings {have} no evaluation ({some(lacking)}): {their} training returns are drawn, thin."
             )
     return told
 

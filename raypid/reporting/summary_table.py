@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.errors import UserError
-from raypid.reporting.panel import count
+from raypid.reporting.panel import count, some
 
 if TYPE_CHECKING:
     from raypid.reporting.comparison import Comparison, Measure
@@ -73,7 +73,7 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
     ]
     ends = [*_overall(groups, tasks), *_failures(runs)]
     if missing:
-        ends.append(("not started", _few(missing)))
+        ends.append(("not started", some(missing, MOST_FAILURES)))
     if picture is not None:
         ends.append(("picture", str(picture)))
     last = "\n".join(_entries(ends, columns))
@@ -267,9 +267,3 @@ def _failures(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
             ("", f"... and {len(failed) - MOST_FAILURES} more; errors.txt in their folders has the tracebacks")
         )
     return lines
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_FAILURES]) + (
-        f" and {len(names) - MOST_FAILURES} more" if len(names) > MOST_FAILURES else ""
-    )
