@@ -98,23 +98,11 @@ class Look:
     width: float = 2.4
 
 
-def learning_curve(
-    folders: Sequence[Path],
-    out: Path,
-    x: XAxis = "timesteps_total",
-    *,
-    y: str | None = None,
-    centre: Centre = "iqm",
-    smooth: float = 0,
-    title: str | None = None,
-) -> Path:
+def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_total") -> Path:
     """Draw the learning curves of these runs into `out`, whose ending is the format (png, svg, pdf); returns its path.
 
     Args:
         folders: of runs, or of parents of runs.
-        y: the key of a result; None: the return.
-        centre: what the line of several seeds is.
-        smooth: see `curves`.
 
     Raises:
         ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
@@ -124,15 +112,7 @@ def learning_curve(
         raise UserError("learning_curve needs the folder of at least one run")
     runs, _ = find_runs(folders, empty=True)
     with_results = [run for run in runs if run.results]
-    return draw(
-        curves(with_results or runs, x, y=y, centre=centre, smooth=smooth),
-        out,
-        x,
-        y=y,
-        centre=centre,
-        smooth=smooth,
-        title=title,
-    )
+    return draw(curves(with_results or runs, x), out, x)
 
 
 def curves(
