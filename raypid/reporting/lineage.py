@@ -116,14 +116,11 @@ def _join(members: Sequence[Member]) -> None:
 
 
 def _draw(members: Sequence[Member], perturbed: Mapping[str, Mapping[str, Any]], file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     columns = len(perturbed) if len(perturbed) <= 4 else 3 if len(perturbed) in (5, 6, 9) else 4
     rows = math.ceil(len(perturbed) / columns)
-    figure = plt.figure(figsize=(10, 4.6 + 1.9 * rows), layout="constrained")
+    figure = Figure(figsize=(10, 4.6 + 1.9 * rows), layout="constrained")
     grid = figure.add_gridspec(1 + rows, columns, height_ratios=[4.2, *[1.9] * rows])
     top = figure.add_subplot(grid[0, :])
     _draw_scores(top, members)
@@ -136,11 +133,8 @@ def _draw(members: Sequence[Member], perturbed: Mapping[str, Mapping[str, Any]],
         axes.grid(axis="y", color="0.93", lw=0.8)
         axes.set_axisbelow(True)
     top.set_xlim(left=0)
-    try:
-        with replacing(file) as beside:
-            figure.savefig(beside, dpi=120, format="png")
-    finally:
-        plt.close(figure)
+    with replacing(file) as beside:
+        figure.savefig(beside, dpi=120, format="png")
 
 
 def _look(index: int) -> dict[str, Any]:
