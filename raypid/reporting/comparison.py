@@ -676,16 +676,8 @@ def table_rows(found: Comparison) -> list[tuple[str, ...]]:
         ours, theirs = found.leader.values[task].mean(), rival.standing.values[task].mean()
         size = max(abs(ours), abs(theirs))
         verdict = "cannot tell" if not gap.is_sure else "better" if gap.estimate > 0 else "worse"
-        rows.append(
-            (
-                task,
-                figure(ours, size),
-                figure(theirs, size),
-                figure(gap.estimate, size, "+"),
-                _interval(gap, size),
-                verdict,
-            )
-        )
+        numbers = (figure(ours, size), figure(theirs, size), figure(gap.estimate, size, "+"))
+        rows.append((task, *numbers, _interval(gap, size), verdict))
     return rows
 
 
@@ -694,21 +686,15 @@ def _rows_of_sides(found: Comparison) -> list[tuple[str, ...]]:
     level = found.rivals[0].overall.level
     rows = [("", "seeds", *([found.measure.name] if one else []), "behind", f"{100 * level:.4g}% interval", "")]
     size = abs(found.leader.values[one].mean()) if one else 1.0
-    rows.append(
-        (
-            found.leader.label,
-            found.leader.seeds,
-            *([figure(found.leader.values[one].mean(), size)] if one else []),
-            "",
-            "",
-            "leads",
-        )
-    )
+
+    def row(standing: Standing, *rest: str) -> tuple[str, ...]:
+        return standing.label, standing.seeds, *([figure(standing.values[one].mean(), size)] if one else []), *rest
+
+    rows.append(row(found.leader, "", "", "leads"))
     for rival in found.rivals:
-        other, gap = rival.standing, rival.overall
+        gap = rival.overall
         verdict = "worse" if gap.is_sure else "cannot tell" if rival in found.others else "ends alike"
-        value = [figure(other.values[one].mean(), size)] if one else []
-        rows.append((other.label, other.seeds, *value, figure(gap.estimate, size), _interval(gap, size), verdict))
+        rows.append(row(rival.standing, figure(gap.estimate, size), _interval(gap, size), verdict))
     return rows
 
 
