@@ -249,7 +249,18 @@ def _against_first(
     leader, *others = ranked
     ours, *theirs = [[sign * s.values[task] / scales[task] for task in tasks] for s in ranked]
     level = 1 - (1 - LEVEL) / pairs
-    rivals = [_rival(leader, other, tasks, sign, ours, scaled, level, paired) for other, scaled in zip(others, theirs)]
+    each = 1 - (1 - level) / len(tasks)
+    rivals = []
+    for other, scaled in zip(others, theirs):
+        by_task = {
+            task: difference([sign * leader.values[task]], [sign * other.values[task]], paired=paired, level=each)
+            for task in tasks
+        }
+        overall = difference(ours, scaled, paired=paired, level=level)
+        few = min(map(len, [*ours, *scaled])) < MIN_SEEDS
+        chance = None if few else probability_of_improvement(ours, scaled, paired=paired)
+        needed = seeds_needed(ours, scaled, paired=paired, level=level)
+        rivals.append(Rival(other, overall, by_task, chance, needed))
     return Comparison(measure, tasks, leader, rivals, paired, notes)
 
 
@@ -281,36 +292,11 @@ def _end_alike(a: Standing, b: Standing) -> bool:
     return True
 
 
-def _rival(
-    leader: Standing,
-    other: Standing,
-    tasks: Sequence[str],
-    sign: float,
-    ours: list[Column],
-    theirs: list[Column],
-    level: float,
-    paired: bool,
-) -> Rival:
-    each = 1 - (1 - level) / len(tasks)
-    by_task = {
-        task: difference([sign * leader.values[task]], [sign * other.values[task]], paired=paired, level=each)
-        for task in tasks
-    }
-    overall = difference(ours, theirs, paired=paired, level=level)
-    few = min(map(len, [*ours, *theirs])) < MIN_SEEDS
-    chance = None if few else probability_of_improvement(ours, theirs, paired=paired)
-    return Rival(other, overall, by_task, chance, seeds_needed(ours, theirs, paired=paired, level=level))
-
-
 def _scales(standings: Sequence[Standing], tasks: Sequence[str]) -> dict[str, float]:
     """What a task's values are divided by: 1 for a single task, else the range from its worst run to its best."""
     if len(tasks) == 1:
         return {tasks[0]: 1.0}
-    scales = {}
-    for task in tasks:
-        values = np.concatenate([standing.values[task] for standing in standings])
-        scales[task] = float(np.ptp(values)) or 1.0
-    return scales
+    return {task: float(np.ptp(np.concatenate([s.values[task] for s in standings]))) or 1.0 for task in tasks}
 
 
 # -- what is compared --------------------------------------------------------------------------------------------------
