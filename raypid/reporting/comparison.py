@@ -345,7 +345,7 @@ def _value_at(run: RunRecord, key: str, at: Moment) -> float:
     if not len(xs) or at.value < xs[0]:
         return math.nan
     if at.value > xs[-1]:
-        return float(ys[-1]) if _keeps_its_last(run, key) else math.nan
+        return float(ys[-1]) if key in run.ending.reached or run.ending.state == "diverged" else math.nan
     iteration = _gap_around(run.column(at.x, at.x)[0], at.value)
     is_close = _gap_around(xs, at.value) <= max(AROUND * at.value, iteration)
     return float(np.interp(at.value, xs, ys)) if is_close else math.nan
@@ -412,17 +412,12 @@ def _evaluated_alike(runs: Sequence[RunRecord], x: str, first: float, last: floa
     )
 
 
-def _keeps_its_last(run: RunRecord, key: str) -> bool:
-    """Whether the last value of a key counts for what comes after a run's end: that of a run that diverged, or that it stopped at."""
-    return key in run.ending.reached or run.ending.state == "diverged"
-
-
 def _name_of(key: str) -> str:
     return "time in seconds" if key == "time_total_s" else NAMES.get(key, key)
 
 
 def _final(run: RunRecord, key: str) -> float:
-    return math.nan if run.final is None else run.final.get(key, math.nan)
+    return (run.final or {}).get(key, math.nan)
 
 
 def _precision_of_last(run: RunRecord) -> tuple[float, float]:
@@ -567,8 +562,8 @@ def headline(found: Comparison) -> str:
         return _headline_of_many(found)
     rival = found.rivals[0]
     a, b, gap = found.leader, rival.standing, rival.overall
-    seeds = f"{a.seeds} seeds each" if a.seeds == b.seeds else f"{a.seeds} and {b.seeds} seeds"
-    seeds = seeds.replace("1 seeds each", "1 seed each") if seeds == "1 seeds each" else seeds
+    each = "1 seed each" if a.seeds == "1" else f"{a.seeds} seeds each"
+    seeds = each if a.seeds == b.seeds else f"{a.seeds} and {b.seeds} seeds"
     if len(found.tasks) == 1:
         ours, theirs = (s.values[found.tasks[0]] for s in (a, b))
         size = max(abs(ours.mean()), abs(theirs.mean()))
