@@ -34,15 +34,11 @@ def iqm(values: Column) -> Column:
     return np.asarray(np.sort(values, axis=0)[cut : len(values) - cut].mean(0))
 
 
-def _mean(values: Column) -> Column:
-    return np.asarray(values.mean(0))
-
-
-def _median(values: Column) -> Column:
-    return np.asarray(np.median(values, axis=0))
-
-
-CENTRES: dict[Centre, Callable[[Column], Column]] = {"iqm": iqm, "median": _median, "mean": _mean}
+CENTRES: dict[Centre, Callable[[Column], Column]] = {
+    "iqm": iqm,
+    "median": lambda values: np.asarray(np.median(values, axis=0)),
+    "mean": lambda values: np.asarray(values.mean(0)),
+}
 
 
 def bootstrap_interval(
