@@ -158,9 +158,9 @@ def _env_row(name: str, package: str, install: str) -> dict[str, object]:
 
 def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
     """Print environments by package: names without their old versions, and what installs those that are missing."""
-    by_package: dict[str, list[Mapping[str, object]]] = {}
-    for row in rows:
-        by_package.setdefault(str(row["package"]), []).append(row)
+    from raypid.reporting.runs import grouped
+
+    by_package = grouped(rows, lambda row: str(row["package"]))
     order = list(dict.fromkeys([*(called for _, called in _PACKAGES), *by_package]))
     cut = False
     for package in sorted(by_package, key=order.index):

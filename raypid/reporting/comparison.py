@@ -18,7 +18,7 @@ import numpy as np
 
 from raypid.errors import UserError
 from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, some
-from raypid.reporting.runs import Group, RunRecord, check_key, group_by_settings
+from raypid.reporting.runs import Group, RunRecord, check_key, group_by_settings, grouped
 from raypid.reporting.statistics import (
     MIN_SEEDS,
     Column,
@@ -366,9 +366,7 @@ def _measure_on_the_way(
     task have no stretch in common.
     """
     x = until.x if until else "timesteps_total"
-    by_task: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        by_task.setdefault(run.task, []).append(run)
+    by_task = grouped(runs, lambda run: run.task)
     for key in [metric] if metric else [EVALUATION, TRAINING]:
         spans = {task: _span([run.column(x, key) for run in there], there, until) for task, there in by_task.items()}
         if not all(first < last for first, last in spans.values()):

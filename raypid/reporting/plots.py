@@ -27,7 +27,7 @@ from raypid.reporting.runs import (
     check_key,
     find_runs,
     group_by_seed,
-    seeds_text,
+    grouped,
 )
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def curves(
 def told_of(drawn: Sequence[Curve]) -> list[str]:
     """Return a sentence for each task of which some settings are drawn by evaluations and others, which have none, by training returns."""
     told = []
-    for task in _tasks(drawn):
-        there = [curve for curve in drawn if curve.group.task == task]
+    for task, there in _by_task(drawn).items():
         lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
             have, their = ("has", "its") if len(lacking) == 1 else ("have", "their")
@@ -264,7 +263,7 @@ def draw(
     """
     from matplotlib.figure import Figure
 
-    by_task = {task: [curve for curve in drawn if curve.group.task == task] for task in _tasks(drawn)}
+    by_task = _by_task(drawn)
     looks = _looks(drawn, ranked=y is None)
     rows, columns = _grid(len(by_task))
     width = max(8.0, 4.1 * columns)
@@ -314,8 +313,8 @@ def _save(figure: Figure, out: Path) -> Path:
     return out
 
 
-def _tasks(drawn: Sequence[Curve]) -> list[str]:
-    return list(dict.fromkeys(curve.group.task for curve in drawn))
+def _by_task(drawn: Sequence[Curve]) -> dict[str, list[Curve]]:
+    return grouped(drawn, lambda curve: curve.group.task)
 
 
 def _grid(panels: int) -> tuple[int, int]:
@@ -331,8 +330,7 @@ def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
     chosen = labels
     if len(labels) > MOST:
         places: dict[str, int] = {}
-        for task in _tasks(drawn):
-            there = [curve for curve in drawn if curve.group.task == task]
+        for there in _by_task(drawn).values():
             if ranked:
                 there.sort(key=lambda curve: -curve.centre[-1] if len(curve.centre) else math.inf)
             for place, curve in enumerate(there):
@@ -389,7 +387,7 @@ def _title(groups: Sequence[Group], y: str | None = None) -> str:
     env = groups[0].task or "Learning curve"
     title = f"{runs[0].algorithm} on {env}" if len(algorithms) == 1 and runs[0].algorithm else env
     if len(groups) == 1:
-        seeds = seeds_text(runs) if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
+        seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
         title += f", {seeds}" if seeds else ""
     return of + title
 
@@ -476,18 +474,13 @@ CENTRE_NAMES: dict[Centre, str] = {"iqm": "interquartile mean", "median": "media
 
 
 def _shows_training(drawn: Sequence[Curve]) -> bool:
-    for task in _tasks(drawn):
-        there = [curve for curve in drawn if curve.group.task == task]
-        if any(not curve.is_evaluation for curve in there) or len(there) <= TRAINING_LINES:
-            return True
-    return False
+    panels = _by_task(drawn).values()
+    return any(len(there) <= TRAINING_LINES or not all(c.is_evaluation for c in there) for there in panels)
 
 
 def _shows_episode_bands(drawn: Sequence[Curve]) -> bool:
-    by_task = [[curve for curve in drawn if curve.group.task == task] for task in _tasks(drawn)]
-    return any(
-        c.is_evaluation and len(c.group.runs) == 1 for there in by_task if len(there) <= EPISODE_BANDS for c in there
-    )
+    panels = [there for there in _by_task(drawn).values() if len(there) <= EPISODE_BANDS]
+    return any(c.is_evaluation and len(c.group.runs) == 1 for there in panels for c in there)
 
 
 def _named(label: str, drawn: Sequence[Curve]) -> str:

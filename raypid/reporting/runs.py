@@ -7,10 +7,10 @@ import difflib
 import json
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raypid.changes import CHANGES, later, read_changes
 from raypid.errors import UserError, reason, shown
@@ -38,6 +38,10 @@ MOST_KEYS = 100
 """Keys among which a near one is looked for."""
 _INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
 """Folders in which no runs are looked for."""
+
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,23 +186,20 @@ def _why_none(path: Path) -> str:
         return f"{shown(str(path))} is a file: give the folder of a run, or one with runs in it"
     if not os.path.isdir(path):
         return nothing_at(path)
-    if why := why_without_results(path):
-        return why
-    return f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+    return (
+        why_without_results(path)
+        or f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+    )
 
 
 def why_without_results(folder: Path) -> str:
     """Why a folder with checkpoints has no results; "" if it has no checkpoints."""
-    if not _has_checkpoints(folder):
+    if not any((folder / "checkpoints").glob("*/manifest.json")) and not any(folder.glob("*/manifest.json")):
         return ""
     return (
         f"{folder} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
         f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(folder))}` plays what was saved."
     )
-
-
-def _has_checkpoints(folder: Path) -> bool:
-    return any((folder / "checkpoints").glob("*/manifest.json")) or any(folder.glob("*/manifest.json"))
 
 
 def check_key(runs: Sequence[RunRecord], key: str) -> None:
@@ -248,6 +249,14 @@ def _final(folder: Path) -> dict[str, float] | None:
     return {key: float(value) for key, value in final.items() if known(value)}
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by a key, in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
@@ -262,13 +271,13 @@ def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
     flat = {id(run): {**flat_settings(run.settings), **_changed(run.settings)} for run in runs}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
-    together: dict[tuple[str, ...], list[RunRecord]] = {}
-    for run in runs:
-        values = [flat[id(run)].get(key, "unset") for key in apart[run.algorithm]]
-        together.setdefault((run.task, run.algorithm, *values), []).append(run)
+
+    def identity(run: RunRecord) -> tuple[str, ...]:
+        return run.task, run.algorithm, *(flat[id(run)].get(key, "unset") for key in apart[run.algorithm])
+
     several = len({run.algorithm for run in runs}) > 1
     groups: list[Group] = []
-    for (task, algorithm, *values), same in together.items():
+    for (task, algorithm, *values), same in grouped(runs, identity).items():
         named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
         groups.append(Group(task, "", named, same))
     return _labelled(groups)
@@ -307,21 +316,14 @@ def _keys_apart(runs: Sequence[RunRecord], algorithm: str, flat: dict[int, dict[
     One that some runs do not have is no difference if the others agree on it: versions of raypid add settings.
     """
     alike = [run for run in runs if run.algorithm == algorithm]
+    tasks = [[flat[id(run)] for run in there] for there in grouped(alike, lambda run: run.task).values()]
     keys = dict.fromkeys(key for run in alike for key in flat[id(run)])
-    values: dict[tuple[str, str], set[str]] = {}
-    for run in alike:
-        for key, value in flat[id(run)].items():
-            values.setdefault((run.task, key), set()).add(value)
-    tasks = {run.task for run in alike}
-    return [key for key in keys if any(len(values.get((task, key), ())) > 1 for task in tasks)]
+    return [key for key in keys if any(len({s[key] for s in there if key in s}) > 1 for there in tasks)]
 
 
 def _without_repetitions(same: list[RunRecord]) -> list[list[RunRecord]]:
     """Split runs so that no part has a seed twice: by parent folder (before/0, after/0) if that does it, or into single runs."""
-    by_parent: dict[Path, list[RunRecord]] = {}
-    for run in same:
-        by_parent.setdefault(run.folder.parent, []).append(run)
-    for parts in ([same], list(by_parent.values())):
+    for parts in ([same], list(grouped(same, lambda run: run.folder.parent).values())):
         if all(len({str(run.seed) for run in part}) == len(part) for part in parts):
             return parts
     return [[run] for run in same]
@@ -362,11 +364,6 @@ def _folder_of(group: Group) -> Path:
     """The folder that a group is named after: of its run, or the parent of its runs."""
     folder = group.runs[0].folder
     return folder if len(group.runs) == 1 or not folder.parent.name else folder.parent
-
-
-def seeds_text(runs: Collection[RunRecord]) -> str:
-    """The number of seeds, such as "3 seeds"."""
-    return f"{len(runs)} seed{'s' * (len(runs) != 1)}"
 
 
 def _compact(value: object) -> str:

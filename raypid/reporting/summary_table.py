@@ -54,7 +54,7 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
     Raises:
         UserError: no folder holds a run.
     """
-    from raypid.reporting.runs import find_runs, group_by_seed
+    from raypid.reporting.runs import find_runs, group_by_seed, grouped
 
     runs: list[RunRecord] = []
     missing: list[str] = []
@@ -67,11 +67,9 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
         raise UserError(f"None of {len(folders)} folders holds results: {', '.join(missing[:3])}.")
     groups = group_by_seed(list({run.folder: run for run in runs}.values()))
     columns = width or min(WIDEST, shutil.get_terminal_size().columns)
-    tasks = list(dict.fromkeys(group.task for group in groups))
-    parts = [
-        _task_text([g for g in groups if g.task == task], task if len(tasks) > 1 else "", columns) for task in tasks
-    ]
-    ends = [*_overall(groups, tasks), *_failures(runs)]
+    tasks = grouped(groups, lambda group: group.task)
+    parts = [_task_text(there, task if len(tasks) > 1 else "", columns) for task, there in tasks.items()]
+    ends = [*_overall(groups, list(tasks)), *_failures(runs)]
     if missing:
         ends.append(("not started", some(missing, MOST_FAILURES)))
     if picture is not None:
