@@ -27,6 +27,7 @@ from raypid.neighbours import nothing_at, refuse_file
 from raypid.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.ownership import with_signature
 from raypid.plain_data import read_json
+from raypid.reporting.panel import number
 from raypid.reporting.thinning import Thinning, Value
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class RunLogger:
             self.folder.mkdir(parents=True, exist_ok=True)
         with explained(results):
             num_kept, kept = _repair(results, resume_iteration)
-        self._thinning = Thinning(num_kept, _number(kept, "time_total_s"))
+        self._thinning = Thinning(num_kept, number(kept, "time_total_s"))
         self._results = AppendFile(results)
         self._tell, self._told = tell, set[str]()
         self._columns: dict[str, None] = {}
@@ -348,11 +349,6 @@ def _repair(path: Path, resume_iteration: int | None) -> tuple[int, dict[str, Va
 
 def _step_of(row: Mapping[str, Value]) -> int:
     return _whole(row, "timesteps_total") or _whole(row, "training_iteration")
-
-
-def _number(row: Mapping[str, Value], key: str) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _whole(row: Mapping[str, Value], key: str) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from raypid.reporting.panel import LEARNER, number
+
 Value: TypeAlias = "int | float | str | None"
 """A value of result.json; null stands for NaN and infinities."""
 
@@ -12,7 +14,6 @@ WHOLE = 10_000
 """Results that are all kept. Later ones are at least 1/WHOLE of the run's time apart, so that a run of t seconds that had WHOLE results
 after t0 has at most WHOLE * (1 + ln(t / t0)): 90,000 after a week in which there were 50 iterations a second."""
 _SUMMED = ("time_this_iter_s", "timing/")
-LEARNER = "learner/"
 _AVERAGED = (LEARNER, "custom/", "episode_reward_this_iter")
 RATE, TIME = "env_steps_per_s", "time_this_iter_s"
 
@@ -49,7 +50,7 @@ class Thinning:
                 num = self._counts.get(key, 1)
                 found[key] = (before * num + value) / (num + 1)
             elif key == RATE:
-                found[key] = _mean(before, _seconds(self._joined), value, _seconds(row))
+                found[key] = _mean(before, number(self._joined, TIME), value, number(row, TIME))
         return found
 
     def is_due(self, row: Mapping[str, Value]) -> bool:
@@ -69,8 +70,7 @@ class Thinning:
 
     def written(self, row: Mapping[str, Value]) -> None:
         """Begin anew: a row has been written, with all that was put off."""
-        now = row.get("time_total_s")
-        self._time_s = now if isinstance(now, (int, float)) else 0.0
+        self._time_s = number(row, "time_total_s")
         self.num_rows += 1
         self._joined, self._counts = {}, {}
 
@@ -78,11 +78,6 @@ class Thinning:
     def owed(self) -> dict[str, Value]:
         """What was put off and has not been written; empty if nothing was."""
         return self._joined
-
-
-def _seconds(row: Mapping[str, Value]) -> float:
-    value = row.get(TIME)
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _mean(a: float, weight_a: float, b: float, weight_b: float) -> float:
