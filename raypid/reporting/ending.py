@@ -16,7 +16,7 @@ MIN_EPISODES = 20
 State: TypeAlias = Literal["finished", "stopped early", "diverged", "failed", "killed", "running"]
 """finished: a stop criterion was reached; stopped early: from outside; killed: no end is recorded."""
 _TAIL_BYTES = 1 << 16
-"""How much of errors.txt is read, from its end: the error that ended the run is the last one."""
+"""How much of errors.txt is looked at, from its end: the error that ended the run is the last one."""
 _ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
 _ENTRY = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d.*\]$", re.MULTILINE)
 """The line with which an entry begins."""
@@ -71,10 +71,7 @@ def read_end_by_error(path: Path) -> tuple[int, str]:
     """(iteration, error) of the last end by an error; (0, "") if none is recorded."""
     if not path.is_file():
         return 0, ""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL_BYTES))
-        text = file.read().decode(errors="replace")
+    text = path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
     ends = list(_ENDED.finditer(text))
     if not ends:
         return 0, ""
