@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from raypid.config import ConfigError, canonical, is_none
 from raypid.experiments.experiment import Experiment, check_experiments
@@ -28,6 +29,8 @@ from raypid.run.experiment import check_folder
 
 FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}
+_Planned: TypeAlias = "tuple[Path, Sequence[Trial], Population | None, str | None, int | None, Sequence[str]]"
+"""Of an experiment: folder, trials, population, Ray's address, most trials at once, and the lines that are said before it."""
 
 
 def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
@@ -48,20 +51,10 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
             check_new(experiment.out, overwrite=options.overwrite)
         return 0
     begin(planned, overwrite=options.overwrite)
-    code = 0
-    for number, (experiment, trials) in enumerate(planned, start=1):
-        if not options.quiet:
-            for note in experiment.notes:
-                print(note)
-        most = options.max_concurrent or experiment.max_concurrent
-        ended = _run(
-            trials, experiment.out, options, experiment.population, resumed=False, address=experiment.address, most=most
-        )
-        code = max(code, FAILURE if "failed" in ended else 0)
-        if "unfinished" in ended:  # Ctrl-C
-            _say_left([other.out for other, _ in planned[number:]], options)
-            break
-    return code
+    most = options.max_concurrent
+    return _run(
+        [(e.out, trials, e.population, e.address, most or e.max_concurrent, e.notes) for e, trials in planned], options
+    )
 
 
 def resume_experiments(options: argparse.Namespace, given: Mapping[str, object]) -> int:
@@ -81,18 +74,12 @@ def resume_experiments(options: argparse.Namespace, given: Mapping[str, object])
         )
     need(_TUNE)
     places = experiments_in(Path(options.resume))
-    planned = [(out, *read_plan(out, trust=options.trust)) for out in places]
     address = None if is_none(given.get("address")) else str(given["address"])
-    code = 0
-    for number, (out, trials, population) in enumerate(planned, start=1):
-        if len(planned) > 1 and not options.quiet:
-            print(f"Experiment {number} of {len(planned)}: {out}")
-        ended = _run(trials, out, options, population, resumed=True, address=address, most=options.max_concurrent)
-        code = max(code, FAILURE if "failed" in ended else 0)
-        if "unfinished" in ended:  # Ctrl-C
-            _say_left(places[number:], options)
-            break
-    return code
+    planned: list[_Planned] = []
+    for number, out in enumerate(places, start=1):
+        head = [f"Experiment {number} of {len(places)}: {out}"] if len(places) > 1 else []
+        planned.append((out, *read_plan(out, trust=options.trust), address, options.max_concurrent, head))
+    return _run(planned, options)
 
 
 def _say_left(places: Sequence[Path], options: argparse.Namespace) -> None:
@@ -105,27 +92,28 @@ def _say_left(places: Sequence[Path], options: argparse.Namespace) -> None:
     print(f"{' and '.join(f'`{command}`' for command in commands)} {'goes on with all' if above else 'starts them'}.")
 
 
-def _run(
-    trials: Sequence[Trial],
-    out: Path,
-    options: argparse.Namespace,
-    population: Population | None,
-    *,
-    resumed: bool,
-    address: str | None,
-    most: int | None,
-) -> set[str]:
-    """Run the trials; returns how they ended."""
+def _run(planned: Sequence[_Planned], options: argparse.Namespace) -> int:
+    """Run the trials of each experiment. Returns 0 if none failed."""
     from raypid.experiments.finish import finish
     from raypid.tune.runner import run_trials
 
-    ended = run_trials(
-        trials, out, resumed=resumed, quiet=options.quiet, address=address, max_concurrent=most, population=population
-    )
-    text = finish(out, ended)
-    if not options.quiet:
-        print(f"\n{text}")
-    return {one.state for one in ended}
+    code = 0
+    for number, (out, trials, population, address, most, head) in enumerate(planned, start=1):
+        for line in [] if options.quiet else head:
+            print(line)
+        ended = run_trials(
+            trials, out, resumed=bool(options.resume), quiet=options.quiet, address=address, max_concurrent=most,
+            population=population,
+        )  # fmt: skip
+        text = finish(out, ended)
+        if not options.quiet:
+            print(f"\n{text}")
+        states = {one.state for one in ended}
+        code = max(code, FAILURE if "failed" in states else 0)
+        if "unfinished" in states:  # Ctrl-C
+            _say_left([left[0] for left in planned[number:]], options)
+            break
+    return code
 
 
 def _show(experiment: Experiment, trials: Sequence[Trial]) -> None:
