@@ -595,19 +595,15 @@ def _headline_with_way(found: Comparison, way: Comparison) -> str:
 
 
 def _headline_of_many(found: Comparison) -> str:
-    sure = [rival for rival in found.rivals if rival.overall.is_sure]
-    unsure = [rival.standing.label for rival in found.rivals if not rival.overall.is_sure]
-    leader, total = found.leader.label, len(found.rivals) + 1
+    unsure = [rival for rival in found.rivals if not rival.overall.is_sure]
+    leader, others, name = found.leader.label, len(found.rivals), found.measure.name
     if not unsure:
-        return f"{leader} is the best of {total}, by {found.measure.name}."
-    if not sure:
-        return (
-            f"Cannot tell which of {total} is best by {found.measure.name}: {leader} leads. {_needed(found.rivals[0])}"
-        )
-    return (
-        f"{leader} leads by {found.measure.name}: better than {len(sure)} of the {total - 1} others, cannot be told from {some(unsure)}. "
-        f"{_needed(next(rival for rival in found.rivals if not rival.overall.is_sure))}"
-    )
+        return f"{leader} is the best of {others + 1}, by {name}."
+    if len(unsure) == others:
+        return f"Cannot tell which of {others + 1} is best by {name}: {leader} leads. {_needed(unsure[0])}"
+    than = f"better than {others - len(unsure)} of the {others} others"
+    near = some([rival.standing.label for rival in unsure])
+    return f"{leader} leads by {name}: {than}, cannot be told from {near}. {_needed(unsure[0])}"
 
 
 def _needed(rival: Rival) -> str:
