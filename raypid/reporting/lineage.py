@@ -92,8 +92,7 @@ def _member(folder: Path, settings: Mapping[str, Any], perturbed: Sequence[str])
         stretches[min(i, len(records))].scores.append(y)
     for x, y, i in trained if evaluated else ():
         stretches[min(i, len(records))].training.append((x, y))
-    times = [float(record["timesteps_total"]) for record in records]
-    return Member(folder.name, stretches, [(time, str(record["donor"])) for time, record in zip(times, records)])
+    return Member(folder.name, stretches, [(float(r["timesteps_total"]), str(r["donor"])) for r in records])
 
 
 def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float, int]]:
@@ -145,14 +144,12 @@ def _draw_scores(axes: Axes, members: Sequence[Member]) -> None:
     """Each member's scores; at an exploit an arrow from the donor's to where the member's own line ends."""
     for i, member in enumerate(members):
         look = _look(i)
-        label: str | None = (
-            member.name[: member.name.index("-", 6)] if "-" in member.name[6:] else member.name
-        )  # trial-001
+        label = member.name[:6] + member.name[6:].partition("-")[0]  # trial-001
         for part in member.stretches:
             axes.plot(part.steps, part.scores, lw=1.8, marker="." if part.training else None, ms=5, label=label, **look)
             xs, ys = [x for x, _ in part.training], [y for _, y in part.training]
             axes.plot(xs, ys, lw=0.8, alpha=0.35, color=look["color"])
-            label = None
+            label = ""
         for j, (x, _) in enumerate(member.exploits):
             before, after = member.stretches[j], member.stretches[j + 1]
             if before.steps and after.steps and after.steps[0] == x:
