@@ -68,13 +68,11 @@ def lenient(file: IO[str] | None) -> IO[str]:
 @contextlib.contextmanager
 def lenient_output() -> Iterator[Lenient]:
     """Drop what stdout and stderr do not take; gives stdout."""
-    before = sys.stdout, sys.stderr
     output, errors = Lenient(sys.stdout), Lenient(sys.stderr)
-    sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, errors)
     try:
-        yield output
+        with contextlib.redirect_stdout(cast(TextIO, output)), contextlib.redirect_stderr(cast(TextIO, errors)):
+            yield output
     finally:
-        sys.stdout, sys.stderr = before
         for stream in (output, errors):
             stream.flush()
             if stream.failure is not None:
