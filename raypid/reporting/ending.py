@@ -96,8 +96,6 @@ def is_held(path: Path) -> bool:
 
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (OSError, ModuleNotFoundError):
-        return False
+    except (OSError, ModuleNotFoundError) as error:
+        return isinstance(error, BlockingIOError)
     return False
