@@ -31,11 +31,9 @@ from raypid.reporting.runs import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from raypid.reporting.statistics import Centre, Column
 
@@ -274,16 +272,19 @@ def draw(
     evaluated = any(curve.is_evaluation for curve in drawn)
     for axes in panels.flat[len(by_task) :]:
         axes.set_visible(False)
-    for axes, (task, there) in zip(panels.flat, by_task.items()):
+    y_label = NAMES.get(y, y) if y else "episode return" if evaluated else "training return"
+    for index, (axes, (task, there)) in enumerate(zip(panels.flat, by_task.items())):
         _draw_panel(axes, there, looks, unit)
         if y is None or y.endswith(TRAINING):
             _draw_target(axes, [run for curve in there for run in curve.group.runs])
         _dress(axes, x)
+        if index % columns == 0:
+            axes.set_ylabel(y_label, fontsize=10.5)
+        if index + columns >= len(by_task):
+            axes.set_xlabel(x_label, fontsize=10.5)
         if len(by_task) > 1:
             mixed = y is None and evaluated and not any(curve.is_evaluation for curve in there)
             axes.set_title(_cut(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
-    y_label = NAMES.get(y, y) if y else "episode return" if evaluated else "training return"
-    _name_axes(panels, len(by_task), x_label, y_label)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
     if len(by_task) > 1:
         figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
@@ -369,15 +370,6 @@ def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit
             )
 
 
-def _name_axes(panels: NDArray[np.object_], used: int, x_label: str, y_label: str) -> None:
-    """Name the axes: y at the left of each row, x below the last panel of each column."""
-    for index, axes in enumerate(panels.flat[:used]):
-        if index % panels.shape[1] == 0:
-            axes.set_ylabel(y_label, fontsize=10.5)
-        if index + panels.shape[1] >= used:
-            axes.set_xlabel(x_label, fontsize=10.5)
-
-
 def _title(groups: Sequence[Group], y: str | None = None) -> str:
     runs = [run for group in groups for run in group.runs]
     algorithms, tasks = {run.algorithm for run in runs}, {group.task for group in groups}
@@ -450,11 +442,10 @@ def _legend(
     means = means if smooth else ""
     evaluated = any(curve.is_evaluation for curve in drawn)
     if y is None and _shows_training(drawn):
-        thin = evaluated
         runs = [run for curve in drawn for run in curve.group.runs]
         num = EPISODES if any(known(row.get(NEW_EPISODES)) for run in runs for row in run.results) else 100
         label = f"training{kind or ' return'} ({num} episodes){means}"
-        entries.append(line(label, lw=1.0 if thin else 1.8, alpha=0.6 if thin else 1.0))
+        entries.append(line(label, lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1.0))
     elif y is not None and (kind or means):
         entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
     if any(curve.is_evaluation and len(curve.x) for curve in drawn):
