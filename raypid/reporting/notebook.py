@@ -139,10 +139,7 @@ class NotebookDisplay(Progress):
             text = f"{NAMES.get(key, key)} {show(latest.get(key))} of {show(state.stop[key])}"
             rows.append(("stop at", text, state.fraction(key)))
         if latest:
-            totals = ("timesteps_total", "episodes_total", "learner_updates_total")
-            pace = [f"{count(latest[key])} {NAMES[key]}" for key in totals if key in latest]
-            pace += [f"iteration {count(latest.get('training_iteration'))}", clock(latest.get("time_total_s"))]
-            rows.append(("so far", " · ".join(pace), None))
+            rows.append(("so far", " · ".join([*state.totals(), clock(latest.get("time_total_s"))]), None))
             rows.append(("speed", f"{count(latest.get('env_steps_per_s'))} steps/s", None))
             learner = " · ".join(f"{named(name)} {metric(value)}" for name, value in state.metrics().items())
             rows += [("learner", learner, None)] if learner else []

@@ -124,15 +124,15 @@ class State:
         for key in self.stop:
             if key not in self.first and known(first := result.get(key)):
                 self.first[key] = first
-        for key in result:
-            if key in (TRAINING, EVALUATION) or key.startswith(LEARNER):
-                if known(value := result[key]):
-                    self.history.setdefault(key, array("d")).append(value)
         score = self.latest.get(EVALUATION, result.get(TRAINING))
         if known(score) and not score <= self.best:
             self.best = score
         for key, value in result.items():
-            if (key.startswith("lost/") or key.endswith("restarts")) and known(value) and value:
+            if not known(value):
+                continue
+            if key in (TRAINING, EVALUATION) or key.startswith(LEARNER):
+                self.history.setdefault(key, array("d")).append(value)
+            elif value and (key.startswith("lost/") or key.endswith("restarts")):
                 name = key.removeprefix("lost/").replace("_", " ")
                 self.lost[name] = max(value, self.lost.get(name, 0))
         self._add_times(result)
@@ -209,6 +209,12 @@ class State:
         """(what it is, its values): evaluations if there are several, else training returns."""
         key = EVALUATION if len(self.history[EVALUATION]) > 1 else TRAINING
         return NAMES[key], self.history[key]
+
+    def totals(self) -> list[str]:
+        """How many steps, episodes, updates and iterations there were."""
+        totals = ("timesteps_total", "episodes_total", "learner_updates_total")
+        told = [f"{count(self.latest[key])} {NAMES[key]}" for key in totals if key in self.latest]
+        return [*told, f"iteration {count(self.latest.get('training_iteration'))}"]
 
     def evaluation(self) -> str:
         half = self.latest.get("evaluation/episode_reward_ci95")
@@ -535,10 +541,8 @@ class Panel(Progress):
         facts = [styled((line, "bright_black")) for line in flow(state.facts(), width)]
         if not latest:
             return {"facts": facts, "return": [styled("waiting for the first iteration")]}
-        pace = [f"{count(latest.get('env_steps_per_s'))} steps/s"]
-        totals = ("timesteps_total", "episodes_total", "learner_updates_total")
-        pace += [f"{count(latest[key])} {NAMES[key]}" for key in totals if key in latest]
-        pace += [f"iteration {count(latest.get('training_iteration'))}", f"{clock(latest.get('time_total_s'))} so far"]
+        pace = [f"{count(latest.get('env_steps_per_s'))} steps/s", *state.totals()]
+        pace.append(f"{clock(latest.get('time_total_s'))} so far")
         hint = textwrap.wrap(state.bottleneck(), room)
         return {
             "facts": facts,
