@@ -15,7 +15,7 @@ import struct
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from math import isfinite, nan
 from pathlib import Path
@@ -46,7 +46,7 @@ class FolderLost(RuntimeError):
     """A run's folder was deleted, moved or replaced while the run wrote to it."""
 
 
-class RunLogger:
+class RunLogger(AbstractContextManager["RunLogger"]):
     """Writes the results of one run into its folder. What was logged survives the process.
 
     Args:
@@ -157,9 +157,6 @@ class RunLogger:
         for file in (self._results, self._progress, self._events):
             if file is not None:
                 file.close()
-
-    def __enter__(self) -> RunLogger:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
