@@ -69,11 +69,6 @@ class RunRecord:
         """Environment steps so far."""
         return self.last("timesteps_total")
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of training and evaluation so far."""
-        return self.last("time_total_s")
-
     def last(self, key: str) -> float:
         """The newest value of a key; NaN if no result has one."""
         return next((float(row[key]) for row in reversed(self.results) if known(row.get(key))), float("nan"))

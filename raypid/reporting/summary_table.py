@@ -156,8 +156,7 @@ def _table(rows: Sequence[_Row], measure: Measure | None, way: Measure | None, w
     names = ["seeds", _head(measure), *([ON_THE_WAY] if way else []), "steps", "seconds"]
     cells = [_cells(row, has_way=way is not None) for row in rows]
     for name, column in zip(names, zip(*cells)):
-        width_needed = max(len(name), *map(len, column))
-        table.add_column(name, justify="right", no_wrap=True, min_width=width_needed)
+        table.add_column(name, justify="right", no_wrap=True, min_width=max(len(name), *map(len, column)))
     table.add_column("state", overflow="fold", min_width=10)
     for row, numbers in zip(rows, cells):
         settings = [short(row.group.apart.get(key, "")) for key in keys] if separate else [row.group.label or "all"]
@@ -170,7 +169,7 @@ def _table(rows: Sequence[_Row], measure: Measure | None, way: Measure | None, w
 def _cells(row: _Row, *, has_way: bool) -> tuple[str, ...]:
     """The numbers of a row: seeds, means, steps, and the median of the seconds."""
     runs = row.group.runs
-    seconds = _middle([run.seconds for run in runs])
+    seconds = _middle([run.last("time_total_s") for run in runs])
     time = f"{seconds:,.1f}" if math.isfinite(seconds) else "-"
     way = [_mean(row.on_the_way or {})] if has_way else []
     return str(len(runs)), _mean(row.values), *way, _steps(runs), time
