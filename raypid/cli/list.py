@@ -107,17 +107,9 @@ def _searched(row: Mapping[str, object]) -> str:
 
 
 def _wrapped(head: str, text: str) -> str:
-    room = shutil.get_terminal_size().columns - 1
-    return (
-        textwrap.fill(
-            text,
-            max(room, len(head) + 20),
-            initial_indent=head,
-            subsequent_indent=" " * len(head),
-            break_on_hyphens=False,
-        )
-        or head.rstrip()
-    )
+    room = max(shutil.get_terminal_size().columns - 1 - len(head), 20)
+    lines = textwrap.wrap(text, room, break_on_hyphens=False)
+    return (head + f"\n{'':{len(head)}}".join(lines)).rstrip()
 
 
 def _envs(*, whole: bool) -> list[dict[str, object]]:
