@@ -75,8 +75,7 @@ def words_so_far() -> list[str]:
 def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Tell the shell what the word under the cursor may become, and end the process."""
     argcomplete: Any = importlib.import_module("argcomplete")
-    chosen = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
-    assert chosen is not None
+    chosen = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     actions = chosen.choices[words[0]]._actions if words and words[0] in chosen.choices else []
     for action in actions:
         _complete(action)
@@ -118,9 +117,8 @@ def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str
     return names
 
 
-def _fixed(values: Iterable[str]) -> Callable[..., list[str]]:
-    known = list(values)
-    return lambda **_: known
+def _fixed(values: list[str]) -> Callable[..., list[str]]:
+    return lambda **_: values
 
 
 def _envs(prefix: str, **_: object) -> list[str]:
