@@ -400,14 +400,11 @@ def _span(
 
 def _evaluated_alike(runs: Sequence[RunRecord], x: str, first: float, last: float) -> bool:
     """Whether all runs were evaluated often enough between these places, and at the same ones."""
-    places = [
-        xs[(xs >= first * (1 - ASIDE)) & (xs <= last * (1 + ASIDE))]
-        for xs in (run.column(x, EVALUATION)[0] for run in runs)
-    ]
-    fewest = min(map(len, places))
-    return (
-        fewest == max(map(len, places)) >= EVALUATIONS and float(np.ptp(np.stack(places), axis=0).max()) <= ASIDE * last
-    )
+    columns = [run.column(x, EVALUATION)[0] for run in runs]
+    places = [xs[(xs >= first * (1 - ASIDE)) & (xs <= last * (1 + ASIDE))] for xs in columns]
+    if not min(map(len, places)) == max(map(len, places)) >= EVALUATIONS:
+        return False
+    return float(np.ptp(np.stack(places), axis=0).max()) <= ASIDE * last
 
 
 def _name_of(key: str) -> str:
