@@ -163,11 +163,9 @@ def _draw_scores(axes: Axes, members: Sequence[Member]) -> None:
     thin = any(part.training for member in members for part in member.stretches)
     axes.set_ylabel("evaluation return (thin: training)" if thin else "training return")
     num = sum(len(member.exploits) for member in members)
-    what = (
-        "no member has gone on from another"
-        if not num
-        else "at × a member gives up its state and goes on from the donor's, at ●"
-    )
+    what = "no member has gone on from another"
+    if num:
+        what = "at × a member gives up its state and goes on from the donor's, at ●"
     axes.set_title(f"{num} exploit{'s' if num != 1 else ''}: {what}", fontsize=10, loc="left")
     if len(members) <= _IN_LEGEND:
         axes.legend(frameon=False, fontsize=8, loc="best", handlelength=1.6)
