@@ -271,7 +271,7 @@ class EventFile(AppendFile):
 @cache
 def _head(key: str) -> bytes:
     """A Summary.Value without its number: size, tag and the key of simple_value."""
-    tag = b"\x0a" + _sized(_utf8(key)) + b"\x15"
+    tag = b"\x0a" + _sized(key.encode(errors="backslashreplace")) + b"\x15"
     return b"\x0a" + _varint(len(tag) + 4) + tag
 
 
@@ -392,12 +392,7 @@ def _plain(value: object) -> Json:
 def _csv_line(cells: Iterable[Value]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
-    return _utf8(text.getvalue())
-
-
-def _utf8(text: str) -> bytes:
-    """Encode text; the half characters that JSON allows and UTF-8 does not are escaped."""
-    return text.encode(errors="backslashreplace")
+    return text.getvalue().encode(errors="backslashreplace")  # JSON allows half characters, UTF-8 does not
 
 
 def _replace(path: Path, data: bytes) -> None:
