@@ -520,13 +520,11 @@ class Panel(Progress):
         half = int(0.54 * width) - 2
         left, right = self._sections(half), self._sections(width - half - 4)
         facts = [styled((line, "bright_black")) for line in flow(self._state.facts(), width)]
-        columns = [
-            self._below(
-                {name: lines for name, lines in part.items() if (name in INSIDE) == inside and name != "facts"},
-                room - len(facts),
-            )
-            for part, inside in ((left, False), (right, True))
-        ]
+        parts = (
+            {name: lines for name, lines in left.items() if name not in {*INSIDE, "facts"}},
+            {name: lines for name, lines in right.items() if name in INSIDE},
+        )
+        columns = [self._below(part, room - len(facts)) for part in parts]
         rows = []
         for i in range(max(map(len, columns))):
             a, b = (column[i].copy() if i < len(column) else styled() for column in columns)
@@ -670,12 +668,9 @@ def summary_lines(summary: Sequence[tuple[str, str]], columns: int = 0) -> list[
     width = max((len(key) for key, _ in summary), default=0)
     lines = []
     for key, value in summary:
-        wraps = columns > width + 20 and key in WRAPPED
-        parts = (
-            textwrap.wrap(value, columns - width - 3, break_long_words=False, break_on_hyphens=False)
-            if wraps
-            else [value]
-        )
+        parts = [value]
+        if columns > width + 20 and key in WRAPPED:
+            parts = textwrap.wrap(value, columns - width - 3, break_long_words=False, break_on_hyphens=False)
         lines += [f"{key if i == 0 else '':<{width}}  {part}" for i, part in enumerate(parts)]
     return lines
 
