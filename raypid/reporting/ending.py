@@ -24,7 +24,7 @@ _HOOK = re.compile(r"^on_\w+ of the callbacks raised:$", re.MULTILINE)
 """The line above a traceback that did not end the run, though it may follow the one that did. (Earlier versions wrote no _ENTRY.)"""
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
 """The line of a traceback that names the exception."""
-_OWN = re.compile(r"^raypid\.[\w.]+: ")
+OWN = re.compile(r"^raypid\.[\w.]+: ")
 """The same of an exception of raypid, whose text may end with the traceback of an environment."""
 
 
@@ -84,7 +84,7 @@ def read_end_by_error(path: Path) -> tuple[int, str]:
         return int(ends[-1][1]), said if len(said) <= 400 else f"{said[:400]} ..."
     first = next((i for i in reversed(range(len(lines))) if _RAISED.match(lines[i])), len(lines) - 1)
     start = max((i for i, line in enumerate(lines) if line.startswith("Traceback (")), default=0)
-    own = next((i for i, line in enumerate(lines[start:first], start) if _OWN.match(line)), first)
+    own = next((i for i, line in enumerate(lines[start:first], start) if OWN.match(line)), first)
     message = " ".join(" ".join([*lines[own : own + 1], *lines[max(first, own + 1) :]]).split())
     return int(ends[-1][1]), message if len(message) <= 400 else f"{message[:400]} ..."
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import shlex
 import shutil
 import textwrap
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.errors import UserError
+from raypid.reporting.ending import OWN
 from raypid.reporting.panel import count, some
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ MOST_COLUMNS = 4
 WIDEST = 160
 LONGEST_ERROR = 160
 ON_THE_WAY = "on the way"
-_OWN = re.compile(r"^raypid\.[\w.]+: ")
-"""The name of an exception of raypid, whose text says it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +208,7 @@ def _middle(values: Sequence[float]) -> float:
 
 def _states(runs: Sequence[RunRecord]) -> str:
     states = Counter(run.ending.state for run in runs)
-    if len(states) == 1:
-        return next(iter(states))
-    return ", ".join(f"{number} {state}" for state, number in states.most_common())
+    return ", ".join(f"{number} {state}" if len(states) > 1 else state for state, number in states.most_common())
 
 
 def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, str]]:
@@ -256,7 +252,7 @@ def _failures(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
     failed = [run for run in runs if run.ending.error]
     lines: list[tuple[str, str]] = []
     for run in failed[:MOST_FAILURES]:
-        error = _OWN.sub("", run.ending.error)
+        error = OWN.sub("", run.ending.error)  # its text says it all
         cut = error if len(error) <= LONGEST_ERROR else f"{error[:LONGEST_ERROR]} ..."
         lines.append((run.ending.state, f"{run.folder.name}: {cut}"))
     if len(failed) > MOST_FAILURES:
