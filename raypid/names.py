@@ -43,6 +43,7 @@ _QUEUES = "fragments_in_flight of IMPALA, APPO and A3C bounds what is under way:
 _SPEC = "A network of your own is named by model.network, its arguments by model.custom."
 _RELABELLING = "Goals are not relabelled here; SAC and TD3 learn on Dict observations with goals."
 _SIZED_BY_SPACES = "Networks are sized by the environment's spaces: leave it out."
+_FILMED = "`raypid eval RUN --video FILE` films an episode of a trained policy."
 
 SETTINGS: dict[str, str] = {
     # a learner, a parameter server and their launcher
@@ -54,11 +55,10 @@ SETTINGS: dict[str, str] = {
     "--object-store-memory BYTES`, and join it with address auto.",
     "redis_max_memory": "Ray has no Redis any more, so nothing is to be limited: leave it out.",
     "total_epochs": "A run ends at its stop criteria: --stop '{\"timesteps_total\": N}', in Python fit(stop=N).",
-    "obs_dim": _SIZED_BY_SPACES,
-    "act_dim": _SIZED_BY_SPACES,
+    **dict.fromkeys(("obs_dim", "act_dim"), _SIZED_BY_SPACES),
     **dict.fromkeys(("a_l_ratio", "start_steps", "buffer_size", "target_tau", "n_step", "samples_per_insert"), _REPLAY),
     # an agent of actors, learners and storages
-    "hidden_dim": "Set model.hidden to the widths of all layers, such as [256, 256].",
+    **dict.fromkeys(("hidden_dim", "num_layers"), "Set model.hidden to the widths of all layers, such as [256, 256]."),
     "num_storages": "raypid.DistributedAgent has it; with the others nothing waits in storages.",
     "tag": "A run's folder is named by --out DIR, in Python out=DIR.",
     # RLlib and Tune
@@ -72,11 +72,10 @@ SETTINGS: dict[str, str] = {
     "that is lost is replaced at once (max_restarts).",
     "resources": f"CPUs and GPUs of a run are settings: num_cpus, num_cpus_per_worker, num_gpus. {_BESIDE_CONFIG}",
     "driver_cpu_limit": "The driver reserves no CPU. It is accepted in an experiment's resources, beside cpu and gpu.",
-    "num_samples": _BESIDE_CONFIG,
+    **dict.fromkeys(("num_samples", "repeat"), _BESIDE_CONFIG),
     "scheduler": "Trials that learn from each other are a population: population beside run and config in a file of `raypid train -f FILE`. "
     "`raypid tune` stops hopeless trials early. The learning rate's schedule is lr_schedule.",
     "search_alg": "`raypid tune` searches settings, by Optuna where it is installed: raypid tune --run PPO --env CartPole-v1 --budget 10m.",
-    "repeat": _BESIDE_CONFIG,
     "run": f"The algorithm is no setting: --run NAME, in Python raypid.NAME(...). {_BESIDE_CONFIG}",
     "stop": f"When to end is no setting: --stop JSON, in Python fit(stop=N). {_BESIDE_CONFIG}",
     "config": "Settings stand by themselves, not within a config: {\"lr\": 0.001, \"num_workers\": 2}. An experiment has a config: "
@@ -85,11 +84,9 @@ SETTINGS: dict[str, str] = {
     "use_lstm": "Set model.memory to lstm: a memory behind any network (model.network lstm is an mlp with it).",
     "lstm_cell_size": "Set model.memory_size.",
     "max_seq_len": "A memory is unrolled over a whole fragment: set fragment_length.",
-    "train_batch_size": _ITERATION_ROWS,
-    "train_batch_size_per_learner": _ITERATION_ROWS,
-    "vf_loss_coeff": _VALUE,
-    "kl_coeff": "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch.",
-    "kl_target": "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch.",
+    **dict.fromkeys(("train_batch_size", "train_batch_size_per_learner"), _ITERATION_ROWS),
+    **dict.fromkeys(("vf_loss_coeff", "vf_coef"), _VALUE),
+    **dict.fromkeys(("kl_coeff", "kl_target", "use_kl_loss"), "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch."),
     "vf_clip_param": "It bounds the squared error; value_clip bounds how far the value moves.",
     "framework": _OWN_CHOICE,
     "observation_filter": "MeanStdFilter is normalize_observations true.",
@@ -98,7 +95,7 @@ SETTINGS: dict[str, str] = {
     "num_gpus_per_worker": "Workers act on CPUs; num_gpus are the learner's.",
     "num_gpus_per_learner": "num_gpus is of all learners together: a multiple of num_learners.",
     "local_mode": "Without workers everything runs in this process; with them, set backend to local.",
-    "use_gae": "gae_lambda 1 gives plain returns: leave it out.",
+    **dict.fromkeys(("use_gae", "use_critic"), "gae_lambda 1 gives plain returns: leave it out."),
     "batch_mode": "A fragment ends after fragment_length rows, and episodes go on in the next one: leave it out.",
     # RLlib, by its newer names
     **dict.fromkeys(("actor_lr", "policy_lr", "alpha_lr", "pi_lr"), _LR),
@@ -109,18 +106,16 @@ SETTINGS: dict[str, str] = {
     **dict.fromkeys(("num_gpus_per_env_runner", "custom_resources_per_env_runner"), "Workers act on CPUs; num_gpus are the learner's."),
     "explore": "act and eval are greedy; act(obs, explore=True) and `raypid eval --explore` sample.",
     "exploration_config": "epsilon_start, epsilon_end and epsilon_steps are settings of DQN and its kin, exploration_noise of TD3 and DDPG.",
-    "epsilon": _EPSILON,
+    **dict.fromkeys(("epsilon", "exploration_fraction", "epsilon_start", "epsilon_end"), _EPSILON),
     "max_requests_in_flight_per_env_runner": "fragments_in_flight of IMPALA, APPO and A3C also counts calls that are done and wait for the learner.",
     **dict.fromkeys(("compress_observations", "preprocessor_pref"), "Observations travel in the dtype that they have: leave it out."),
-    **dict.fromkeys(("num_cpus_per_learner", "num_cpus_for_main_process", "placement_strategy"), _RESERVED),
+    **dict.fromkeys(("num_cpus_per_learner", "num_cpus_for_main_process", "placement_strategy", "custom_resources_per_learner"), _RESERVED),
     "num_aggregator_actors_per_learner": "Learners take the workers' data as they are: leave it out.",
     **dict.fromkeys((
         "restart_failed_env_runners", "ignore_env_runner_failures", "restart_failed_sub_environments",
-        "env_runner_health_probe_timeout_s", "env_runner_restore_timeout_s",
+        "env_runner_health_probe_timeout_s", "env_runner_restore_timeout_s", "recreate_failed_env_runners", "delay_between_env_runner_restarts_s",
     ), _ALWAYS_REPLACED),
     "shuffle_batch_per_epoch": "Rows are drawn in a new order for each pass: leave it out.",
-    "use_critic": "gae_lambda 1 gives plain returns: leave it out.",
-    "use_kl_loss": "PPO clips its steps (clip), without a penalty; target_kl ends the epochs of a batch.",
     **dict.fromkeys(("vtrace_clip_rho_threshold", "vtrace_clip_pg_rho_threshold"), "rho_clip and c_clip bound the weights of V-trace, of IMPALA "
     "and APPO."),
     "broadcast_interval": "A worker gets the newest weights with each call; max_staleness of IMPALA, APPO and A3C drops what is older.",
@@ -128,7 +123,7 @@ SETTINGS: dict[str, str] = {
     "sigma0": "noisy is sigma_0 itself: noisy 0.5, and 0 for none.",
     "td_error_loss_fn": "huber is where the loss turns from square to linear; 0 is the squared error.",
     "num_steps_sampled_before_learning_starts": "start_steps are steps with random actions, after which learning starts.",
-    "replay_buffer_config": _BUFFER,
+    **dict.fromkeys(("replay_buffer_config", "replay_buffer_class", "replay_buffer_kwargs"), _BUFFER),
     "training_intensity": "samples_per_insert is the same ratio, rows learnt for each step, of algorithms that learn from replay.",
     "store_buffer_in_checkpoints": "save_replay, on by default, writes the buffer with each checkpoint, of algorithms that learn from replay.",
     "twin_q": "num_critics 2 of SAC, TD3 and DDPG is twin_q true, and 1 is false.",
@@ -146,8 +141,7 @@ SETTINGS: dict[str, str] = {
         "on_algorithm_init", "on_train_result", "on_checkpoint_loaded", "on_episode_created", "on_episode_start", "on_episode_step",
         "on_episode_end", "on_sample_end", "on_environment_created", "on_evaluate_start", "on_evaluate_end", "on_env_runners_recreated",
     ), _HOOK),
-    "metrics_num_episodes_for_smoothing": "episode_reward_mean is over the last 100 episodes: leave it out.",
-    "stats_window_size": "episode_reward_mean is over the last 100 episodes: leave it out.",
+    **dict.fromkeys(("metrics_num_episodes_for_smoothing", "stats_window_size"), "episode_reward_mean is over the last 100 episodes: leave it out."),
     "min_time_s_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with replay.",
     "min_sample_timesteps_per_iteration": "An iteration ends after fragment_length rows of each environment, or steps_per_iteration steps with "
     "replay.",
@@ -172,9 +166,7 @@ SETTINGS: dict[str, str] = {
     "grad_clip_by": "max_grad_norm bounds the norm of all gradients together: leave it out.",
     "use_worker_filter_stats": "Moments are merged over all workers: leave it out.",
     "env_task_fn": "A curriculum is the environment's affair: worker_index and stream_index tell its copies apart.",
-    "render_env": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
-    "custom_resources_per_learner": _RESERVED,
-    **dict.fromkeys(("recreate_failed_env_runners", "delay_between_env_runner_restarts_s"), _ALWAYS_REPLACED),
+    "render_env": _FILMED,
     # Stable-Baselines3, RL-Zoo, CleanRL and Spinning Up
     **dict.fromkeys(("goal_selection_strategy", "n_sampled_goal", "copy_info_dict"), _RELABELLING),
     **dict.fromkeys(("noise_type", "noise_std"), "exploration_noise of TD3 and DDPG is the deviation, where 1 is half the range of an action."),
@@ -184,7 +176,6 @@ SETTINGS: dict[str, str] = {
     "_init_setup_model": "The network is always built: leave it out.",
     "use_rms_prop": "optimizer rmsprop is a setting of actor-critics, with rmsprop_eps and rmsprop_decay; A2C takes Adam by default.",
     **dict.fromkeys(("sde_sample_freq", "use_sde_at_warmup"), "noise_persistence is how many steps exploration noise lasts, 16 by default."),
-    **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs"), _BUFFER),
     "optimize_memory_usage": "Each observation is stored once in any case: leave it out.",
     **dict.fromkeys(("rollout_buffer_class", "rollout_buffer_kwargs"), "An iteration's rows are arrays [T, B], raypid.types.Trajectory: leave it "
     "out."),
@@ -196,23 +187,13 @@ SETTINGS: dict[str, str] = {
     "autotune": "alpha none, the default, learns the temperature; a number fixes it.",
     "act_noise": "exploration_noise is the deviation where 1 is half the range of an action: divide act_noise by that. action_noise is noise in "
     "the environment.",
-    "vf_coef": _VALUE,
     "policy": "The network fits what is observed (model.network): leave MlpPolicy, CnnPolicy and MultiInputPolicy out.",
     "policy_kwargs": "net_arch is model.hidden, a list of widths; activation_fn is model.activation; ortho_init and the optimizer are chosen here.",
-    "num_layers": "Set model.hidden to the widths of all layers, such as [256, 256].",
     "log_interval": "Every training iteration is reported: leave it out.",
-    "gradient_steps": _RATIO,
-    "train_freq": _RATIO,
-    "train_frequency": _RATIO,
-    "update_every": _RATIO,
+    **dict.fromkeys(("gradient_steps", "train_freq", "train_frequency", "update_every"), _RATIO),
     "update_after": "start_steps are steps with random actions, after which learning starts.",
     "entropy_coef": "alpha is the temperature of SAC and SQN; leave it out and it is learnt. PPO, A2C and their kin weigh a bonus by entropy_coef.",
-    "exploration_fraction": _EPSILON,
-    "epsilon_start": _EPSILON,
-    "epsilon_end": _EPSILON,
-    "target_update_interval": _TARGET,
-    "target_network_frequency": _TARGET,
-    "target_network_update_freq": _TARGET,
+    **dict.fromkeys(("target_update_interval", "target_network_frequency", "target_network_update_freq"), _TARGET),
     "steps_per_epoch": "Of PPO and its kin it is the rows of an iteration: set fragment_length to these divided by the environments. "
     "With replay it is steps_per_iteration.",
     "vf_lr": "One optimizer learns policy and value, at the rate lr; lr_critic of SAC, TD3 and DDPG is that of the critics.",
@@ -229,10 +210,9 @@ SETTINGS: dict[str, str] = {
     "nminibatches": "batch_size is the rows of one gradient step: those of an iteration divided by the minibatches.",
     "clip_vloss": "value_clip bounds how far the value moves, by a number such as 0.2; none (the default) does not.",
     "clip": "Only PPO and APPO clip the ratio of probabilities.",
-    "gae_lambda": "Only PPO, A2C, A3C, APPO and IMPALA estimate advantages.",
+    **dict.fromkeys(("gae_lambda", "normalize_advantages"), "Only PPO, A2C, A3C, APPO and IMPALA estimate advantages."),
     "value_coef": "Only PPO, A2C, A3C, APPO and IMPALA weigh a value loss.",
     "value_clip": "Only PPO and APPO bound how far the value moves.",
-    "normalize_advantages": "Only PPO, A2C, A3C, APPO and IMPALA estimate advantages.",
     "torch_deterministic": "A seed repeats a run on a CPU: leave it out.",
     "vec_env": "vectorizer says how a worker steps its environments; auto takes the fastest.",
     "n_timesteps": "A run ends at its stop criteria: stop N, on the command line --timesteps N.",
@@ -252,17 +232,9 @@ OPTIONS: dict[str, str] = {
     **dict.fromkeys(("checkpoint_interval", "keep_checkpoints", "final_episodes", "overwrite", "quiet"), _OF_A_RUN),
     "verbose": "verbose 0 is --quiet, in Python fit(stop=N, quiet=True) and raypid.train(..., quiet=True); without it progress is shown where "
     "the output is a terminal.",
-    "progress": _SEEN,
-    "progress_bar": _SEEN,
-    "log_dir": _FOLDER,
-    "logdir": _FOLDER,
-    "log_folder": _FOLDER,
-    "save_dir": _FOLDER,
-    "save_path": _FOLDER,
-    "tensorboard_log": _FOLDER,
-    "render": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
-    "render_mode": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
-    "capture_video": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    **dict.fromkeys(("progress", "progress_bar"), _SEEN),
+    **dict.fromkeys(("log_dir", "logdir", "log_folder", "save_dir", "save_path", "tensorboard_log"), _FOLDER),
+    **dict.fromkeys(("render", "render_mode", "capture_video"), _FILMED),
     "no_render": "Nothing is rendered unless you ask for it: `raypid eval RUN --video FILE`.",
     **dict.fromkeys(
         (
@@ -301,7 +273,7 @@ OPTIONS: dict[str, str] = {
     ),
     "gym_packages": "An environment may be named with its package: --env package:id.",
     "save_replay_buffer": "save_replay, on by default, writes the buffer with each checkpoint, of algorithms that learn from replay.",
-    "uuid": "A run's folder is named by --out DIR.",
+    **dict.fromkeys(("uuid", "exp_name"), "A run's folder is named by --out DIR."),
     **dict.fromkeys(("n_trials", "max_total_trials"), "`raypid tune --trials N` tries N settings."),
     "sampler": "`raypid tune --by optuna` or --by random draws the settings.",
     **dict.fromkeys(
@@ -320,7 +292,6 @@ OPTIONS: dict[str, str] = {
     "n_jobs": "`raypid tune --concurrent N` tries N settings at a time.",
     "n": "--timesteps N, or --stop N, ends a run after N environment steps.",
     "trained_agent": "--init-from DIR starts from the weights of a run; --resume DIR goes on with all of it.",
-    "exp_name": "A run's folder is named by --out DIR.",
     "epochs": "--stop N ends a run after N environment steps; --num-epochs is how often PPO goes over a batch.",
     "frames": "--timesteps N counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
 }
@@ -363,36 +334,27 @@ NOT_EXPLORATION = (
 
 _NOT_HERE = "It is not here; "
 ALGORITHMS: dict[str, str] = {
-    "ddqn": "DQN is double DQN (double is true).",
-    "doubledqn": "DQN is double DQN (double is true).",
+    **dict.fromkeys(("ddqn", "doubledqn"), "DQN is double DQN (double is true)."),
     "simpleq": "DQN has it, with double, dueling and prioritized false.",
     "c51": "DQN with num_atoms 51 is C51; Rainbow has it too.",
-    "qrdqn": f"{_NOT_HERE}Rainbow and DQN with num_atoms 51 learn distributions of returns.",
-    "iqn": f"{_NOT_HERE}Rainbow and DQN with num_atoms 51 learn distributions of returns.",
+    **dict.fromkeys(("qrdqn", "iqn"), f"{_NOT_HERE}Rainbow and DQN with num_atoms 51 learn distributions of returns."),
     "trpo": f"{_NOT_HERE}PPO came after it and does the same with less work (target_kl bounds its steps).",
-    "ppo2": "It is PPO.",
-    "sb3ppo": "It is PPO.",
+    **dict.fromkeys(("ppo2", "sb3ppo"), "It is PPO."),
     "ppg": f"{_NOT_HERE}PPO is next to it.",
-    "recurrentppo": "PPO with --model.memory lstm.",
-    "ppolstm": "PPO with --model.memory lstm.",
+    **dict.fromkeys(("recurrentppo", "ppolstm"), "PPO with --model.memory lstm."),
     "maskableppo": "It is PPO: a Dict observation with an action_mask rules choices out.",
     "pg": "A2C is next to it (gae_lambda 1).",
     "reinforce": "A2C is next to it.",
     "acktr": f"{_NOT_HERE}PPO and A2C are next to it.",
     "acer": f"{_NOT_HERE}IMPALA corrects for old data too.",
-    "tqc": f"{_NOT_HERE}SAC is next to it.",
-    "redq": f"{_NOT_HERE}SAC with a low a_l_ratio (more updates for each step) is next to it.",
-    "droq": f"{_NOT_HERE}SAC with a low a_l_ratio (more updates for each step) is next to it.",
-    "crossq": f"{_NOT_HERE}SAC is next to it.",
+    **dict.fromkeys(("tqc", "crossq"), f"{_NOT_HERE}SAC is next to it."),
+    **dict.fromkeys(("redq", "droq"), f"{_NOT_HERE}SAC with a low a_l_ratio (more updates for each step) is next to it."),
     "d4pg": f"{_NOT_HERE}TD3 and DDPG are next to it.",
     "her": f"{_NOT_HERE}SAC and TD3 learn on Dict observations with goals, without relabelling.",
-    "dreamer": f"{_NOT_HERE}there are no world models; PPO, SAC and Rainbow learn from images.",
-    "dreamerv3": f"{_NOT_HERE}there are no world models; PPO, SAC and Rainbow learn from images.",
-    "muzero": f"{_NOT_HERE}there are no world models; Rainbow and R2D2 learn discrete actions.",
-    "alphazero": f"{_NOT_HERE}there are no world models; Rainbow and R2D2 learn discrete actions.",
+    **dict.fromkeys(("dreamer", "dreamerv3"), f"{_NOT_HERE}there are no world models; PPO, SAC and Rainbow learn from images."),
+    **dict.fromkeys(("muzero", "alphazero"), f"{_NOT_HERE}there are no world models; Rainbow and R2D2 learn discrete actions."),
     "bc": f"{_NOT_HERE}every algorithm learns from an environment; init_from starts from the weights of a policy.",
-    "cql": f"{_NOT_HERE}every algorithm learns from an environment; SAC is next to it.",
-    "iql": f"{_NOT_HERE}every algorithm learns from an environment; SAC is next to it.",
+    **dict.fromkeys(("cql", "iql"), f"{_NOT_HERE}every algorithm learns from an environment; SAC is next to it."),
     "marwil": f"{_NOT_HERE}every algorithm learns from an environment.",
     "apexdqn": "It is ApeX.",
     "apexddpg": f"{_NOT_HERE}ApeX is DQN with many workers; DDPG and TD3 take workers too.",
@@ -441,7 +403,7 @@ ATTRIBUTES: dict[str, str] = {
     "VecNormalize": "normalize_observations and normalize_rewards are settings.",
     "VecFrameStack": "frame_stack is a setting.",
     **dict.fromkeys(("Monitor", "VecMonitor"), "Returns and lengths of episodes are recorded by themselves: leave it out."),
-    "VecVideoRecorder": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "VecVideoRecorder": _FILMED,
     "VecCheckNan": _CHECKED,
     **dict.fromkeys(("VecTransposeImage", "sync_envs_normalization"), _BY_ITSELF),
     **dict.fromkeys(("AtariWrapper", "make_atari_env"), _ATARI),
@@ -519,19 +481,15 @@ STOPS: dict[str, str] = {
 }  # fmt: skip
 """Stop criteria by other names -> ours, which are the same number in the same unit."""
 
+_UPDATES = "learner_updates_total counts gradient steps, training_iteration iterations."
 STOPS_ANSWERED: dict[str, str] = {
-    "eval": "evaluation/episode_reward_mean is the mean return of evaluations.",
-    "evaluation": "evaluation/episode_reward_mean is the mean return of evaluations.",
+    **dict.fromkeys(("eval", "evaluation"), "evaluation/episode_reward_mean is the mean return of evaluations."),
     "score": "episode_reward_mean is the mean return of training, evaluation/episode_reward_mean that of evaluations.",
     "frames": "timesteps_total counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
-    "minutes": "time_total_s is in seconds.",
-    "hours": "time_total_s is in seconds.",
+    **dict.fromkeys(("minutes", "hours"), "time_total_s is in seconds."),
     "epochs": "training_iteration counts iterations, timesteps_total environment steps.",
-    "updates": "learner_updates_total counts gradient steps, training_iteration iterations.",
-    "n_updates": "learner_updates_total counts gradient steps, training_iteration iterations.",
-    "train/n_updates": "learner_updates_total counts gradient steps, training_iteration iterations.",
-    "success_rate": "Callbacks report it: custom/success_rate.",
-    "eval/success_rate": "Callbacks report it: custom/success_rate.",
+    **dict.fromkeys(("updates", "n_updates", "train/n_updates"), _UPDATES),
+    **dict.fromkeys(("success_rate", "eval/success_rate"), "Callbacks report it: custom/success_rate."),
 }
 """Stop criteria of others that mean something else -> what to write."""
 
@@ -593,7 +551,7 @@ METHODS: dict[str, str] = {
     "get_default_config": "DEFAULT_CONFIG has all settings, as a new dict each time.",
     **dict.fromkeys(("resource_help", "default_resource_request"), "explain() says what runs where."),
     "reset": "policy.reset() begins new episodes, for a policy with a memory or a frame stack.",
-    "render": "`raypid eval RUN --video FILE` films an episode of a trained policy.",
+    "render": _FILMED,
 }  # fmt: skip
 """Methods and attributes of other libraries' agents and policies -> what to do here."""
 BUILDER = frozenset((
@@ -760,12 +718,11 @@ RESULTS: dict[str, str] = {
 
 METRICS: dict[str, str] = {
     **dict.fromkeys(("fps", "SPS"), "env_steps_per_s"),
-    "episodic_length": "episode_len_mean",
+    **dict.fromkeys(("episodic_length", "mean_ep_length"), "episode_len_mean"),
     "episodic_return": "episode_reward_mean",
     "episode_return_max": "episode_reward_max",
     "episode_return_min": "episode_reward_min",
     "std_reward": "episode_reward_std",
-    "mean_ep_length": "episode_len_mean",
     **dict.fromkeys(("policy_gradient_loss", "actor_loss"), "policy_loss"),
     **dict.fromkeys(("vf_loss", "vf_loss_unclipped"), "value_loss"),
     "entropy_loss": "entropy",
