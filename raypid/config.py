@@ -41,7 +41,7 @@ from typing import (
 from raypid.address import check_form
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
-from raypid.names import BUILDER, BUILT, KEYWORDS, NEEDS, NOT_EXPLORATION, SETTINGS, VALUES, answer
+from raypid.names import BUILDER, BUILT, KEYWORDS, NEEDS, NOT_EXPLORATION, SETTINGS, VALUES, answer, no_attribute
 from raypid.plain_data import read_json
 from raypid.registry import by_name, did_you_mean, suggest
 from raypid.tunable import tunable
@@ -109,11 +109,11 @@ class Settings:
     if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
         def __getattr__(self, name: str) -> object:
-            raise _missing(type(self), name)
+            raise _missing(self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dataclass_fields__:  # a setting by another name would have no effect
-            raise _missing(type(self), name)
+            raise _missing(self, name)
         object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, object]:
@@ -161,11 +161,10 @@ def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> No
         raise ConfigError(f"{len(found)} unknown settings. {' '.join(each)}")
 
 
-def _missing(cls: type[Settings], name: str) -> AttributeError:
+def _missing(settings: Settings, name: str) -> AttributeError:
     """The error for an attribute that settings lack, with what another library's name means here."""
-    text = f"{cls.__name__!r} object has no attribute {name!r}"
     told = BUILT if name in BUILDER else f"It is called {ALIASES[name]} here." if name in ALIASES else ""
-    return AttributeError(f"{text}. {told}" if told else text, name=name)
+    return no_attribute(settings, name, told)
 
 
 def several(told: str) -> str:

@@ -7,6 +7,7 @@ Settings that mean the same in unit and effect are accepted (`raypid.config.ALIA
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from raypid.errors import UserError, shown
@@ -761,12 +762,22 @@ class Named:
         __iter__ = None  # what can be subscripted would be iterated by whole numbers
 
 
-def missing_field(owner: object, name: str) -> AttributeError:
-    """The error for a field that an object of data lacks, with what the name means here, or with the nearest."""
+def no_attribute(owner: object, name: str, told: str) -> AttributeError:
+    """The error for an attribute that an object, or a class, lacks; `told` says what the name means here, "" nothing."""
+    kind = f"type object {owner.__name__!r}" if isinstance(owner, type) else f"{type(owner).__name__!r} object"
+    text = f"{kind} has no attribute {name!r}"
+    return AttributeError(f"{text}. {told}" if told else text, name=name)  # named, so that Python adds no guess
+
+
+def missing_field(owner: object, name: str, table: Mapping[str, Mapping[str, str]] = FIELDS) -> AttributeError:
+    """The error for an attribute that an object of data, or a role by hand, lacks, with what the name means here, or with the nearest.
+
+    Args:
+        table: class -> other names -> what they mean.
+    """
     cls = type(owner)
-    text = f"{cls.__name__!r} object has no attribute {name!r}"
-    told = "" if name.startswith("_") or name in dir(cls) else _field_told(cls, name) or _near(name, cls)
-    return AttributeError(f"{text}. {told}" if told else text, name=name)
+    is_odd = name.startswith("_") or name in dir(cls)
+    return no_attribute(owner, name, "" if is_odd else _told(cls, name, table) or _near(name, cls))
 
 
 def no_mapping(owner: object, key: object) -> TypeError:
@@ -775,12 +786,12 @@ def no_mapping(owner: object, key: object) -> TypeError:
     if isinstance(key, str) and key in dir(cls):
         told = f"Its fields are attributes: .{key}."
     elif isinstance(key, str):
-        told += f" {_field_told(cls, key) or _near(key, cls) or FIELDS.get(cls.__name__, {}).get('keys', '')}"
+        told += f" {_told(cls, key) or _near(key, cls) or FIELDS.get(cls.__name__, {}).get('keys', '')}"
     return TypeError(f"{cls.__name__!r} object is not subscriptable. {told}".rstrip())
 
 
-def _field_told(cls: type, name: str) -> str:
-    return next((told for base in cls.__mro__ if (told := FIELDS.get(base.__name__, {}).get(name))), "")
+def _told(cls: type, name: str, table: Mapping[str, Mapping[str, str]] = FIELDS) -> str:
+    return next((told for base in cls.__mro__ if (told := table.get(base.__name__, {}).get(name))), "")
 
 
 def _near(name: str, cls: type) -> str:
@@ -789,33 +800,19 @@ def _near(name: str, cls: type) -> str:
     return f"Did you mean {near[0]!r}?" if near else ""
 
 
-def missing_of_role(owner: object, name: str) -> AttributeError:
-    """The error for an attribute that a role by hand lacks, with what the name means here, or with the nearest."""
-    cls = type(owner)
-    text = f"{cls.__name__!r} object has no attribute {name!r}"
-    if name.startswith("_"):
-        return AttributeError(text)
-    told = next((found for base in cls.__mro__ if (found := ROLE_METHODS.get(base.__name__, {}).get(name))), "")
-    told = told or _near(name, cls)
-    return AttributeError(f"{text}. {told}" if told else text, name=name)
-
-
 def missing_method(owner: object, name: str, told: str = "") -> AttributeError:
     """The error for an attribute that an agent or a policy lacks, with what another library's name means here, or with the nearest.
 
     Args:
         told: what to say if it is none of these tables.
     """
-    cls = owner if isinstance(owner, type) else type(owner)
-    kind = f"type object {cls.__name__!r}" if cls is owner else f"{cls.__name__!r} object"
-    text = f"{kind} has no attribute {name!r}"
     if name.startswith("_"):
-        return AttributeError(text)
+        return no_attribute(owner, name, "")
+    cls = owner if isinstance(owner, type) else type(owner)
     told = METHODS.get(name, "") or (BUILT if name in BUILDER else told)
     if told not in ("", _ACTION) and not hasattr(cls, "fit"):
         told = f"A policy acts, and no more; of an agent: {told}"
-    told = told or _near(name, cls)
-    return AttributeError(f"{text}. {told}" if told else text, name=name)  # named, so that Python adds no guess
+    return no_attribute(owner, name, told or _near(name, cls))
 
 
 def learn(total_timesteps: object = "N", *others: object, **keywords: object) -> NoReturn:

@@ -24,7 +24,7 @@ from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.checkpoint import CheckpointError, refusing
 from raypid.errors import UserError, reason
 from raypid.keywords import other_words
-from raypid.names import missing_of_role
+from raypid.names import ROLE_METHODS, missing_field
 from raypid.neighbours import nothing_at
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
@@ -126,7 +126,7 @@ class _Role:
     if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
         def __getattr__(self, name: str) -> object:
-            raise missing_of_role(self, name)
+            raise missing_field(self, name, ROLE_METHODS)
 
 
 class Rollout(_Role):
