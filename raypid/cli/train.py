@@ -31,7 +31,6 @@ from raypid.trust import check_names
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.experiments.experiment import Experiment
-    from raypid.run.agent import Agent
     from raypid.run_file import RunFile
 
 _STOP = "stop:"
@@ -419,6 +418,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.assembly import entry_name, resolve_config
     from raypid.run.experiment import check_folder, left_alone
     from raypid.run.known_keys import check_stop, known_keys
+    from raypid.run.saved import continued
     from raypid.run_file import RunFile, notes_of, saved_options
 
     again = _settle_resume(options)
@@ -448,11 +448,15 @@ def main(options: argparse.Namespace) -> int:
         given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
         options.run, options.out, options.tuned = one.run, str(one.out) if one.out_given else None, one.tuned
         file = RunFile()
-    _check_overwrite(options)
+    if options.overwrite and not options.out:
+        raise ConfigError("--overwrite replaces the run in the folder of --out: name that folder.")
     out = Path(options.resume or options.out) if options.resume or options.out else None
     overwrite = options.overwrite = options.overwrite or file.is_begun
     check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=overwrite)
-    name, given, below, stop = (_saved if options.resume else _new)(options, file, given, stop)
+    if options.resume:
+        name, given, below, stop = continued(options.resume, file, given, stop, run=options.run, trust=options.trust)
+    else:
+        name, below, stop = options.run, _below(options, file, given), stop or {}
     config = resolve_config(name, given, below, open_end=STEPS in stop)
     criteria = check_stop(stop, known_keys(name, config))
     if options.explain:
@@ -482,6 +486,7 @@ def _train(
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.experiment import Run, RunOptions, clear_folder, lock_folder
+    from raypid.run.reproduce import hints
     from raypid.runtime.resources import ResourceError
 
     progress = make_progress(stop, options.quiet)
@@ -498,7 +503,7 @@ def _train(
             raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
     agent.notes += [*notes, *called_here(options.stop)]
     if not options.quiet:
-        agent.notes += _hints(options, agent)
+        agent.notes += hints(agent, bool(options.resume), options.tuned, options.is_repeated, "--tuned")
     try:
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
@@ -704,6 +709,7 @@ def _settle_resume(options: argparse.Namespace) -> bool:
     """
     from raypid.checkpoint import latest
     from raypid.experiments.plan import experiments_in
+    from raypid.run.saved import check_beside_resume
     from raypid.run_file import is_record
 
     if options.resume is not True:
@@ -716,9 +722,8 @@ def _settle_resume(options: argparse.Namespace) -> bool:
         raise ConfigError(
             "--resume without a folder is for one run: name its file by --config. `--resume DIR` goes on with experiments."
         )
-    options.resume = options.out
-    _check_resume(argparse.Namespace(**{**vars(options), "tuned": False}))
-    folder = Path(options.out)
+    options.resume, folder = options.out, Path(options.out)
+    check_beside_resume(folder, folder, options.overwrite, False, "--")
     has_checkpoint = latest(folder / "checkpoints") is not None
     if not (has_checkpoint or experiments_in(folder) or is_record(read_params(folder))):
         options.resume = None
@@ -754,71 +759,26 @@ def _taken_up(options: argparse.Namespace, file: RunFile, flags: Mapping[str, ob
 
 
 def _check_resume(options: argparse.Namespace) -> None:
-    """Refuse what only a new run can have.
+    """Refuse what only a new run can have."""
+    from raypid.run.saved import check_beside_resume
+
+    if options.resume:
+        check_beside_resume(options.resume, options.out, options.overwrite, options.tuned is not False, "--")
+
+
+def _below(options: argparse.Namespace, file: RunFile, given: Given) -> Given:
+    """Return the settings below those given of a new run: recorded or tuned.
 
     Raises:
-        ConfigError: names the two options.
+        ConfigError: algorithm or environment are missing.
     """
-    if options.resume and options.out and Path(options.out) != Path(options.resume):
-        raise ConfigError("Give --resume or --out, not both: a resumed run goes on in its own folder.")
-    if options.resume and options.overwrite:
-        raise ConfigError("Give --resume, which goes on with a run, or --overwrite, which replaces it: not both.")
-    if options.resume and options.tuned is not False:
-        raise ConfigError(
-            "--tuned is for new runs: --resume goes on with the saved settings and those given beside it."
-        )
-
-
-def _check_overwrite(options: argparse.Namespace) -> None:
-    if options.overwrite and not options.out:
-        raise ConfigError("--overwrite replaces the run in the folder of --out: name that folder.")
-
-
-def _new(
-    options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
-) -> tuple[str, Given, Given, Mapping[str, object]]:
-    """Return algorithm, settings given, those below (recorded or tuned), and stop criteria of a new run."""
     from raypid.run.assembly import with_tuned
 
-    name, stop = options.run, stop or {}
-    if name is None:
+    if options.run is None:
         raise ConfigError(
             "Name the algorithm: --run PPO is the first to try, `raypid list agents` shows all; or an agent and a model: --agent_name, "
             "--model_name."
         )
     if not overlay(file.recorded, given).get("env"):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    return name, given, with_tuned(name, options.tuned, file.recorded, given), stop
-
-
-def _saved(
-    options: argparse.Namespace, file: RunFile, given: Given, stop: Mapping[str, object] | None
-) -> tuple[str, Given, Given, Mapping[str, object]]:
-    """As `_new`, of a run that goes on: below are its saved settings, and its saved stop criteria are those if none are given."""
-    from raypid.run.saved import check_algorithm, saved_run
-
-    given = overlay(file.recorded.without("init_from"), given)  # that was where the other run began
-    _, manifest = saved_run(options.resume, given, run=options.run, trust=options.trust)
-    algorithm = manifest["algorithm"]
-    check_algorithm(options.resume, algorithm, options.run)
-    saved = read_params(options.resume).get("stop") or {}
-    return algorithm, given, Given(manifest["config"], "resume", str(options.resume)), saved if stop is None else stop
-
-
-def _hints(options: argparse.Namespace, agent: Agent) -> list[str]:
-    """Say from where a resumed run goes on; of a new one, that there are tuned settings which it does not use, or that those which it uses were
-    recorded with other versions of packages."""
-    from raypid.run.known_return import tuned_runs_here
-    from raypid.tuned import TUNED, record
-
-    if options.resume:
-        rows = " with its replay buffer" if agent.replay_restored else ""
-        return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    known = (agent.run, agent.config.env) in TUNED
-    if known and options.tuned is True and (recorded := record(agent.run, str(agent.config.env))):
-        from raypid.run.reproduce import other_versions
-
-        return [f"Tuned settings: {changed}"] if (changed := other_versions(recorded)) else []
-    if known and not options.tuned and not options.is_repeated and tuned_runs_here(agent.run, agent.config.env):
-        return [f"{agent.run} has tuned settings for {agent.config.env}: --tuned uses them."]
-    return []
+    return with_tuned(options.run, options.tuned, file.recorded, given)

@@ -14,7 +14,6 @@ from raypid.errors import shown
 from raypid.keywords import other_words
 from raypid.outcome import Outcome
 from raypid.run.training import Training
-from raypid.stops import read_stop
 
 if TYPE_CHECKING:  # `train` alone does without, and starts sooner
     from raypid.reporting.panel import Progress
@@ -83,7 +82,7 @@ class Agent(Training):
 
         self.check_open()
         stop = self._stop if stop is None else stop
-        criteria = check_stop(read_stop(stop), known_keys(self.run, self.config))
+        criteria = check_stop(stop, known_keys(self.run, self.config))
         options = RunOptions(
             stop=criteria,
             checkpoint_interval=checkpoint_interval,

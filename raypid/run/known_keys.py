@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raypid.algorithms.actor_critic import ActorCriticConfig
@@ -101,8 +100,8 @@ def _learner_metrics(algorithm: type[Algorithm[Config]], config: Config) -> set[
     return names
 
 
-def check_stop(stop: Mapping[str, object], known: KnownKeys) -> dict[str, float]:
-    """Return the stop criteria as numbers, by our names.
+def check_stop(stop: object, known: KnownKeys) -> dict[str, float]:
+    """Return stop criteria, in any form that `read_stop` takes, as numbers by our names.
 
     Raises:
         ConfigError: a key that no result of this run will have, a value that is no number, or one that is met before the run begins.

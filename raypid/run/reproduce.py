@@ -13,7 +13,8 @@ import numpy as np
 from raypid.envs.resolve import package_of, resolve
 from raypid.registry import ALGORITHMS
 from raypid.run.agent import Agent
-from raypid.tuned import TUNED, Record
+from raypid.run.known_return import tuned_runs_here
+from raypid.tuned import TUNED, Record, record
 from raypid.types import Array
 
 CHECK_EPISODES, CONFIRM_EPISODES = 10, 50
@@ -188,3 +189,22 @@ def other_versions(record: Record) -> str:
         if package in record.versions and record.versions[package] != (here,)
     ]
     return f"{'; '.join(changed)}: returns may differ." if changed else ""
+
+
+def hints(agent: Agent, resumed: bool, tuned: bool | str, is_repeated: bool, how: str = "tuned=True") -> list[str]:
+    """Say from where a resumed run goes on; of a new one, that there are tuned settings which it does not use, or that those which it uses
+    were recorded with other versions of packages.
+
+    Args:
+        is_repeated: it repeats another run, whose settings it keeps.
+        how: what asks for tuned settings.
+    """
+    if resumed:
+        rows = " with its replay buffer" if agent.replay_restored else ""
+        return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
+    env = str(agent.config.env)
+    if tuned is True and (recorded := record(agent.run, env)) and (changed := other_versions(recorded)):
+        return [f"Tuned settings: {changed}"]
+    if not tuned and not is_repeated and (agent.run, env) in TUNED and tuned_runs_here(agent.run, env):
+        return [f"{agent.run} has tuned settings for {env}: {how} uses them."]
+    return []

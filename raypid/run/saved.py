@@ -8,11 +8,12 @@ from pathlib import Path
 
 from raypid import checkpoint
 from raypid.checkpoint import Manifest
-from raypid.config import Config, ConfigError, canonical, overlay
+from raypid.config import Config, ConfigError, Given, canonical, overlay
 from raypid.ownership import has_signature
 from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import PARAMS, read_params
 from raypid.run_file import PROGRAM, RunFile, is_record, read_run, steps_reached
+from raypid.stops import read_stop
 from raypid.trust import check_names
 
 
@@ -50,6 +51,45 @@ def check_algorithm(folder: str | Path, held: str | None, asked: str | None) -> 
     if asked and asked != held:
         raise ConfigError(
             f"{folder} holds a run of {held}, not of {asked}: leave the algorithm out, and the run goes on with its own."
+        )
+
+
+def continued(
+    folder: str | Path, file: RunFile, given: Given, stop: object, *, run: str | None = None, trust: bool = False
+) -> tuple[str, Given, Given, dict[str, object]]:
+    """Return algorithm, settings given, those below (the saved ones) and stop criteria (the saved ones where `stop` is None) of a run that
+    goes on; `run` and `trust` as in `saved_run`, which says what is raised.
+
+    Args:
+        file: what files say of it beside `given`.
+    """
+    given = overlay(file.recorded.without("init_from"), given)  # that was where the other run began
+    _, manifest = saved_run(folder, given, run=run, trust=trust)
+    check_algorithm(folder, manifest["algorithm"], run)
+    saved = read_params(folder).get("stop")
+    below = Given({**manifest["config"], "init_from": None}, "resume", str(folder))
+    stop = saved if stop is None and isinstance(saved, Mapping) else stop
+    return manifest["algorithm"], given, below, read_stop(stop)
+
+
+def check_beside_resume(
+    resume: str | Path, out: str | Path | None, overwrite: bool, tuned: object, dashes: str = ""
+) -> None:
+    """Refuse what only a new run can have. `dashes` stand before the names of options.
+
+    Raises:
+        ConfigError: names the two options.
+    """
+    resuming = f"{dashes}resume"
+    if out is not None and Path(out) != Path(resume):
+        raise ConfigError(f"Give {resuming} or {dashes}out, not both: a resumed run goes on in its own folder.")
+    if overwrite:
+        raise ConfigError(
+            f"Give {resuming}, which goes on with a run, or {dashes}overwrite, which replaces it: not both."
+        )
+    if tuned:
+        raise ConfigError(
+            f"{dashes}tuned is for new runs: {resuming} goes on with the saved settings and those given beside it."
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid import checkpoint
-from raypid.config import Config, ConfigError, Given, overlay
+from raypid.config import Config, ConfigError, Given
 from raypid.outcome import Outcome
 from raypid.phases import Phases
 from raypid.reporting.logger import read_params
@@ -19,12 +19,11 @@ from raypid.run.assembly import resolve_config, with_tuned
 from raypid.run.distributed import DistributedAgent
 from raypid.run.experiment import RunOptions, check_folder, left_alone
 from raypid.run.known_keys import check_stop, known_keys
-from raypid.run.known_return import tuned_runs_here
-from raypid.run.saved import begun_run, check_algorithm, saved_run
+from raypid.run.reproduce import hints
+from raypid.run.saved import begun_run, check_beside_resume, continued
 from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
 from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import STEPS, read_stop, stop_with
-from raypid.tuned import TUNED
 
 
 def train(
@@ -82,7 +81,7 @@ def train(
     run = name if run is None else run
     given = settings_of([env], file.settings if isinstance(config, str | Path) else config, settings)
     if folder is not None:
-        _check_beside_resume(folder, out, tuned and not again, overwrite)
+        check_beside_resume(folder, out, tuned and not again, overwrite)
         file, given, is_anew = _goes_on(folder, run, name, file, given, again, trust)
         tuned = False
         if is_anew:
@@ -95,15 +94,19 @@ def train(
         if folder is None:
             agent = _new(run, name, file, given, stop, out := out or file.out, tuned or file.tuned, overwrite)
         else:
-            stop, saved = _check_resumed(run, name, folder, file, given, stop, trust)
+            check_folder(folder, resume=True, overwrite=False, python=True)
+            goes_on, given, below, criteria = continued(folder, file, given, stop, run=name, trust=trust)
+            saved, stop = _settled(goes_on, given, below, criteria)
             if (done := left_alone(folder, saved, stop, python=True)) is not None:
                 progress.note(done[1])
                 return done[0]
-            given = overlay(file.recorded.without("init_from"), given)
             agent = _agent_class(run).from_checkpoint(folder, given, out=folder, trust=trust)
         with agent:
             if isinstance(agent, Agent):
-                agent.notes += [*notes_of(file, given, stop), *_hints(agent, folder is not None, tuned or file.tuned)]
+                agent.notes += [
+                    *notes_of(file, given, stop),
+                    *hints(agent, folder is not None, tuned or file.tuned, bool(file.recorded)),
+                ]
                 agent._shown_before = progress
             return agent.fit(stop, out=folder or out, overwrite=overwrite, quiet=quiet, **counts)
 
@@ -148,9 +151,14 @@ def _new(
     if name is None:
         return _distributed(run, given, tuned)
     below = with_tuned(name, tuned, file.recorded, given)
-    config = resolve_config(name, given, below, open_end=STEPS in criteria)
-    check_stop(criteria, known_keys(name, config))
+    _settled(name, given, below, criteria)
     return _agent_class(run)(run=name, config=given, below=below)
+
+
+def _settled(name: str, given: Given, below: Given, stop: Mapping[str, object]) -> tuple[Config, dict[str, float]]:
+    """Check settings and stop criteria, and return both in force."""
+    config = resolve_config(name, given, below, open_end=STEPS in stop)
+    return config, check_stop(stop, known_keys(name, config))
 
 
 def _distributed(run: Any, given: Mapping[str, Any], tuned: bool | str) -> DistributedAgent:
@@ -175,7 +183,7 @@ def _taken_up(out: str | Path | None, overwrite: bool) -> Path | None:
             "resume=True means the folder of out, where the run goes on or begins: give out, or resume=FOLDER."
         )
     folder = Path(out)
-    _check_beside_resume(folder, out, False, overwrite)
+    check_beside_resume(folder, out, False, overwrite)
     has_checkpoint = checkpoint.latest(folder / "checkpoints") is not None
     return folder if has_checkpoint or is_record(read_params(folder)) else None
 
@@ -194,38 +202,3 @@ def _goes_on(
     if again:
         return replace(file, tuned=False), given.without("init_from", "weights_file"), False
     return file, given, False
-
-
-def _check_beside_resume(resume: str | Path, out: str | Path | None, tuned: bool | str, overwrite: bool) -> None:
-    if out is not None and Path(out) != Path(resume):
-        raise ConfigError("Give resume or out, not both: a resumed run goes on in its own folder.")
-    if overwrite:
-        raise ConfigError("Give resume, which goes on with a run, or overwrite, which replaces it: not both.")
-    if tuned:
-        raise ConfigError("tuned is for new runs: resume goes on with the saved settings and those given beside it.")
-
-
-def _check_resumed(
-    run: object, name: str | None, folder: Path, file: RunFile, given: Mapping[str, object], stop: Any, trust: bool
-) -> tuple[dict[str, float], Config]:
-    """Check what a run goes on with; returns its stop criteria, those given or else the saved ones, and its settings."""
-    given = overlay(file.recorded.without("init_from"), given)
-    check_folder(folder, resume=True, overwrite=False, python=True)
-    _, manifest = saved_run(folder, given, run=name, trust=trust)
-    check_algorithm(folder, manifest["algorithm"], name)
-    saved = read_params(folder).get("stop")
-    stop = read_stop((saved if isinstance(saved, Mapping) else {}) if stop is None else stop)
-    below = {**manifest["config"], "init_from": None}
-    config: Config = resolve_config(manifest["algorithm"], given, below, open_end=STEPS in stop)
-    return check_stop(stop, known_keys(manifest["algorithm"], config)), config
-
-
-def _hints(agent: Agent, resumed: bool, tuned: bool | str) -> list[str]:
-    """Say from where a resumed run goes on, or that there are tuned settings which a new one does not use."""
-    if resumed:
-        rows = " with its replay buffer" if agent.replay_restored else ""
-        return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    known = (agent.run, agent.config.env) in TUNED
-    if known and not tuned and tuned_runs_here(agent.run, agent.config.env):
-        return [f"Tuned settings for {agent.run} on {agent.config.env} are there: tuned=True uses them."]
-    return []
