@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.changes import changes_of, described, first_settings
-from raypid.config import Config, ConfigError, Given, SourceKind, canonical, is_none, overlay, parse_value, type_hints
+from raypid.config import Config, ConfigError, Given, canonical, is_none, overlay, parse_value, type_hints
 from raypid.errors import shown
 from raypid.marked import check_file, read_marked
 from raypid.names import answer
@@ -47,6 +47,8 @@ _ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragme
 """What every version wrote into params.json, and hardly anybody writes into a file of settings."""
 _ZOO = {"n_timesteps", "policy", "n_envs", "env_wrapper"}
 """Keys by which RL-Zoo's files are known."""
+_EXAMPLES = {"--stop": '{"time_total_s": 60}', "--env-config": '{"size": 8}'}
+"""Options -> what they take; the others take settings."""
 _SAVED_BESIDE = {
     "policy.json": "It describes a policy", "manifest.json": "It describes a checkpoint", "result.json": "It holds a run's results",
 }  # fmt: skip
@@ -89,12 +91,13 @@ def read_run(text: str | Path, *, option: str = "--config") -> RunFile:
     return _written(where, values, option)
 
 
-def read_values(text: str, option: str, example: str = '{"lr": 0.001}') -> dict[str, object]:
+def read_values(text: str, option: str) -> dict[str, object]:
     """Read a mapping from JSON text or from a file, as it is written.
 
     Raises:
         ConfigError: `text` is neither JSON nor the name of a file with a mapping.
     """
+    example = _EXAMPLES.get(option, '{"lr": 0.001}')
     if text.lstrip().startswith(("{", "[")):
         value = parse_value(text)
         if not isinstance(value, dict):
@@ -165,30 +168,29 @@ def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
 
 def _written(where: str, values: Mapping[str, object], option: str) -> RunFile:
     """Take apart what somebody has written."""
-    at, kind = where or option, "file" if where else "flag"
+    at, use = where or option, f"use -f {where or 'FILE'}"
     check_layout(at, values)
     words: dict[str, Any] = {}
     settings: dict[str, object] = {}
     for key, value in values.items():
         name = canonical(key)
         word = OTHER_WORDS.get(name, name)
-        if word in SEVERAL_WORDS and not (word in ("num_samples", "repeat") and value == 1):
-            use = f"use -f {where}" if where else "use -f FILE"
+        if _says_nothing(word, value):
+            continue
+        if word in SEVERAL_WORDS:
             more = f" {answer(word)}" if word == "resources" else ""
             raise ConfigError(f"{at}: {key} is for experiments, which have several runs: {use}.{more}")
         if word in RUN_WORDS:
             words[word] = value
-        elif not _says_nothing(word, value):
+        else:
             settings[key] = value
     inner = words.pop("config", None)
     if inner is not None:
         if not isinstance(inner, Mapping) or not all(isinstance(key, str) for key in inner):
             raise ConfigError(f"{at}: config takes a mapping of settings such as {{lr: 0.001}}, not {shown(inner)}.")
         settings = _joined(at, settings, inner)
-    _check_single(at, where, settings, words.get("run"))
-    return RunFile(
-        settings=Given(settings, "file" if kind == "file" else "flag", where or option), **_checked(at, words)
-    )
+    _check_single(at, use, settings, words.get("run"))
+    return RunFile(settings=Given(settings, "file" if where else "flag", at), **_checked(at, words))
 
 
 def _says_nothing(word: str, value: object) -> bool:
@@ -228,9 +230,8 @@ def _joined(at: str, outside: Mapping[str, object], inside: Mapping[str, object]
     return {**outside, **inside}
 
 
-def _check_single(at: str, where: str, settings: Mapping[str, object], run: object) -> None:
+def _check_single(at: str, use: str, settings: Mapping[str, object], run: object) -> None:
     """Refuse grids, distributions, lists of seeds, and experiments with names."""
-    use = f"use -f{f' {where}' if where else ' FILE'}"
     varies = next((key for key, value in settings.items() if _varies(value)), None)
     if varies is not None or _varies(run):
         raise ConfigError(f"{at}: {varies or 'run'} has several values here, which makes several runs: {use}.")
@@ -380,9 +381,8 @@ def for_algorithm(file: RunFile, name: str) -> RunFile:
         notes.append(f"This version of raypid has no {_listed(kept, unknown)}: left out.")
         kept = kept.without(*unknown)
     for key in [key for key, value in kept.items() if value is None and type_hints(cls).get(key) is float]:
-        kept = overlay(
-            kept, Given({key: math.inf}, *_kind_of(kept, key))
-        )  # JSON has no infinity, and it was written as null
+        source = kept.sources_of(key)[-1]  # JSON has no infinity, and it was written as null
+        kept = overlay(kept, Given({key: math.inf}, source.kind, source.detail))
     return replace(file, recorded=kept, notes=tuple(notes))
 
 
@@ -400,18 +400,9 @@ def _check_written(settings: Given, cls: type[Config]) -> None:
             cls().replace({key: source.value})
         except ConfigError as error:
             marked, parts = read_marked(source.detail), (*key.split("."),)
-            places = [
-                place
-                for place in ((key,), parts, ("config", key), ("config", *parts))
-                if place[:-1] + (place[-1],) in marked.lines
-            ]
-            line = marked.line(places[0] if places else parts)
+            places = ((key,), parts, ("config", key), ("config", *parts))
+            line = marked.line(next((place for place in places if place in marked.lines), parts))
             raise ConfigError(f"{source.detail}:{line}: {error}") from None
-
-
-def _kind_of(values: Given, key: str) -> tuple[SourceKind, str]:
-    source = values.sources_of(key)[-1]
-    return source.kind, source.detail
 
 
 def _listed(values: Mapping[str, object], keys: Sequence[str]) -> str:

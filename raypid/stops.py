@@ -54,12 +54,8 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     """
     if stop is None:
         return {}
-    if isinstance(stop, Mapping):
-        return _in_our_names(stop)
-    if isinstance(stop, str) and stop.lstrip().startswith("{"):
-        return _in_our_names(_json(stop, option))
-    if isinstance(stop, str) and "=" in stop:
-        return _in_our_names(dict(_pair(part, option) for part in stop.split(",")))
+    if (criteria := _criteria(stop, option)) is not None:
+        return _in_our_names(criteria)
     name, value = _amount(stop, option)
     if name == STEPS and isinstance(value, float):
         raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
@@ -68,13 +64,16 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
 
 def called_here(stop: object) -> list[str]:
     """Say of stop criteria that were given by another name what they are called here."""
-    if isinstance(stop, str) and "=" in stop and not stop.lstrip().startswith("{"):
-        stop = dict.fromkeys(part.partition("=")[0].strip() for part in stop.split(","))
-    elif isinstance(stop, str) and stop.lstrip().startswith("{"):
-        stop = _json(stop, "stop")
-    if not isinstance(stop, Mapping):
-        return []
-    return [f"{key} is called {STOPS[key]} here" for key in stop if key in STOPS]
+    return [f"{key} is called {STOPS[key]} here" for key in _criteria(stop, "stop") or () if key in STOPS]
+
+
+def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
+    """The criteria of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
+    if isinstance(stop, str) and stop.lstrip().startswith("{"):
+        return _json(stop, option)
+    if isinstance(stop, str) and "=" in stop:
+        return dict(_pair(part, option) for part in stop.split(","))
+    return stop if isinstance(stop, Mapping) else None
 
 
 def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:

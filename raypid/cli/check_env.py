@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.train import _add_arguments, at_least, read_mapping
+from raypid.cli.train import _add_arguments, at_least, flags_of
 from raypid.errors import UserError
 from raypid.registry import ENVS
+from raypid.run_file import read_values
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -130,13 +131,13 @@ def main(options: argparse.Namespace) -> int:
     settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
     if options.no_atari:
         settings["atari"] = False
-    env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}
-    for name, value in vars(options).items():
-        owner, _, key = name.removeprefix("setting:").partition(".")
-        if name.startswith("setting:") and owner == "env_config":
+    env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
+    for name, value in flags_of(options).items():
+        owner, _, key = name.partition(".")
+        if owner == "env_config":
             env_config[key] = value
-        elif name.startswith("setting:"):
-            settings[name.removeprefix("setting:")] = value
+        else:
+            settings[name] = value
     limits: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
     report = check_env(env, env_config, **limits, **settings)
     if options.json:

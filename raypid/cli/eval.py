@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypid.cli.train import at_least, read_mapping
+from raypid.cli.train import at_least
 from raypid.phases import phase
+from raypid.run_file import read_values
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -53,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     video = None if options.video is None else Path(options.video)
     if video is not None:
         check_video(video)
-    env_config = read_mapping(options.env_config, "--env-config") if options.env_config else {}
+    env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
     path = Path(options.path)
     folder, trust = find_policy(path), bool(options.trust)
     env, seed, explore = (

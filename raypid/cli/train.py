@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid import project
+from raypid import project, run_file
 from raypid.arguments import declared, declares
 from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
@@ -31,7 +31,6 @@ from raypid.trust import check_names
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.experiments.experiment import Experiment
-    from raypid.run_file import RunFile
 
 _STOP = "stop:"
 SAME_AS_STOP = {tuple(f"--{word.replace('_', '-')}" for word in words): key for key, words in WORDS.items()}
@@ -110,7 +109,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if name is None and (named.agent is not None or _is_model(named.model)):
         name = AGENT_RUN
         parser.set_defaults(run=name)
-    if name is None and (name := _algorithm_of_files(named.config, named.trust)) is not None:
+    if name is None and (name := named.file_run) is not None:
         parser.set_defaults(run=name)
     cls = Config
     if isinstance(name, str):
@@ -201,13 +200,16 @@ _NAMED = (
 
 
 def _name_from_files(named: argparse.Namespace) -> None:
-    """Fill in what --config names, or the run that is resumed, and no flag does. Nothing is imported for it that is not known here."""
-    for text in filter(None, named.config):
-        from raypid.run_file import check_trust, read_run
-
+    """Fill in what --config names (the last wins), or the run that is resumed, and no flag does; the algorithm of --config is `file_run`.
+    Nothing is imported for it that is not known here."""
+    named.file_run = None
+    for text in filter(None, reversed(named.config)):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            check_trust(text, trust=named.trust, given={})  # it may name code that this user has not written
-            file = read_run(text)
+            file = run_file.read_run(text)
+            if file.run in ALGORITHMS:
+                named.file_run = named.file_run or file.run
+            run_file.check_trust(text, trust=named.trust, given={})  # it may name code that this user has not written
+            named.file_run = named.file_run or file.run
             for key, value in given_parts({**file.recorded, **file.settings}).items():
                 if getattr(named, key) is None and isinstance(value, str):
                     setattr(named, key, value)
@@ -234,20 +236,6 @@ def _name_from_experiments(named: argparse.Namespace) -> None:
             known = values and isinstance(values[0], str) and all(value == values[0] for value in values)
             if known and getattr(named, key) is None and (not foreign or (key == "run" and values[0] in ALGORITHMS)):
                 setattr(named, key, values[0])
-
-
-def _algorithm_of_files(texts: Sequence[str | None], trust: bool) -> str | None:
-    """The algorithm that the files of --config name, if it is known here or may be imported. The last wins."""
-    name: str | None = None
-    for text in filter(None, texts):
-        from raypid.run_file import check_trust, read_run
-
-        with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            found = read_run(text).run
-            if found is not None and found not in ALGORITHMS:
-                check_trust(text, trust=trust, given={})
-            name = found or name
-    return name
 
 
 def given_parts(settings: Mapping[str, object]) -> dict[str, object]:
@@ -344,18 +332,6 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
 
 
-def read_mapping(text: str, option: str) -> dict[str, object]:
-    """Read a mapping from JSON text or from a file.
-
-    Raises:
-        ConfigError: `text` is neither JSON nor the name of a file with a mapping.
-    """
-    from raypid.run_file import read_values
-
-    examples = {"--stop": '{"time_total_s": 60}', "--env-config": '{"size": 8}'}
-    return read_values(text, option, examples.get(option, '{"lr": 0.001}'))
-
-
 def flags_of(options: argparse.Namespace) -> Given:
     """The settings given by flags of their own."""
     flags: dict[str, object] = {}
@@ -367,20 +343,18 @@ def flags_of(options: argparse.Namespace) -> Given:
     return Given(flags, "flag")
 
 
-def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> RunFile:
+def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> run_file.RunFile:
     """What the files of --config say together.
 
     Raises:
         ConfigError: something in them is wrong.
         UntrustedError: one in a run's folder names code that may not be imported.
     """
-    from raypid.run_file import check_trust, joined, read_run
-
-    files = [read_run(text) for text in options.config]
+    files = [run_file.read_run(text) for text in options.config]
     for text, file in zip(options.config, files):
         named = {"algorithm": options.run} if options.run is not None and options.run != file.run else {}
-        check_trust(text, trust=options.trust, given={**flags, **named})
-    return joined(files)
+        run_file.check_trust(text, trust=options.trust, given={**flags, **named})
+    return run_file.joined(files)
 
 
 def settings_of(options: argparse.Namespace) -> Given:
@@ -419,7 +393,6 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.experiment import check_folder, left_alone
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.run.saved import continued
-    from raypid.run_file import RunFile, notes_of, saved_options
 
     again = _settle_resume(options)
     _check_together(options)
@@ -433,10 +406,10 @@ def main(options: argparse.Namespace) -> int:
     said = _stop(options)
     stop = file.stop if said is None else said
     counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
-    notes: Sequence[str] = notes_of(file, given, stop or {})
+    notes: Sequence[str] = run_file.notes_of(file, given, stop or {})
     options.in_files = {*file.options, *(["stop"] if file.stop is not None and said is None else [])}
     if options.resume:
-        counts = {**saved_options(read_params(options.resume)), **counts}
+        counts = {**run_file.saved_options(read_params(options.resume)), **counts}
     if options.file:
         experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
         is_one = len(experiments) == 1 and experiments[0].is_one_run
@@ -447,7 +420,7 @@ def main(options: argparse.Namespace) -> int:
         one = experiments[0]
         given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
         options.run, options.out, options.tuned = one.run, str(one.out) if one.out_given else None, one.tuned
-        file = RunFile()
+        file = run_file.RunFile()
     if options.overwrite and not options.out:
         raise ConfigError("--overwrite replaces the run in the folder of --out: name that folder.")
     out = Path(options.resume or options.out) if options.resume or options.out else None
@@ -590,24 +563,20 @@ def _take_record(options: argparse.Namespace) -> None:
     """Read a run's params.json, given by -f, as --config does: it is one run, and no experiment."""
     if not options.file:
         return
-    from raypid.run_file import is_record, read_values
-
     with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
-        if is_record(read_values(options.file, "-f")):
+        if run_file.is_record(run_file.read_values(options.file, "-f")):
             options.config, options.file = [options.file, *options.config], None
 
 
-def _under_flags(options: argparse.Namespace, file: RunFile) -> RunFile:
+def _under_flags(options: argparse.Namespace, file: run_file.RunFile) -> run_file.RunFile:
     """Fill in what flags do not say and a file of --config does: algorithm, folder, tuned settings. Returns what the file has for the
     algorithm that will run."""
-    from raypid.run_file import for_algorithm
-
     options.run, options.is_repeated = options.run or file.run, bool(file.recorded)
     if file.out is not None and options.out is None:
         options.out = str(file.out)
     options.tuned = options.tuned or file.tuned
     _check_resume(options)
-    return for_algorithm(file, options.run) if options.run is not None else file
+    return run_file.for_algorithm(file, options.run) if options.run is not None else file
 
 
 def _stop(options: argparse.Namespace) -> dict[str, object] | None:
@@ -618,7 +587,7 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
     """
     given = options.stop
     if given and not isinstance(given, Mapping) and os.path.isfile(given.removeprefix("@")):
-        given = read_mapping(given, "--stop")
+        given = run_file.read_values(given, "--stop")
     stop = read_stop(given or None, "--stop")
     for flags, key in SAME_AS_STOP.items():
         text = getattr(options, f"{_STOP}{key}")
@@ -710,7 +679,6 @@ def _settle_resume(options: argparse.Namespace) -> bool:
     from raypid.checkpoint import latest
     from raypid.experiments.plan import experiments_in
     from raypid.run.saved import check_beside_resume
-    from raypid.run_file import is_record
 
     if options.resume is not True:
         return False
@@ -725,7 +693,7 @@ def _settle_resume(options: argparse.Namespace) -> bool:
     options.resume, folder = options.out, Path(options.out)
     check_beside_resume(folder, folder, options.overwrite, False, "--")
     has_checkpoint = latest(folder / "checkpoints") is not None
-    if not (has_checkpoint or experiments_in(folder) or is_record(read_params(folder))):
+    if not (has_checkpoint or experiments_in(folder) or run_file.is_record(read_params(folder))):
         options.resume = None
         return False
     options.tuned = False
@@ -739,11 +707,12 @@ _BEGINS_FROM = ("init_from", "weights_file")
 """Settings that say where a new run begins."""
 
 
-def _taken_up(options: argparse.Namespace, file: RunFile, flags: Mapping[str, object], again: bool) -> RunFile:
+def _taken_up(
+    options: argparse.Namespace, file: run_file.RunFile, flags: Mapping[str, object], again: bool
+) -> run_file.RunFile:
     """What files say of the run that is resumed, if one is. One that was ended before its first checkpoint begins anew: then its own
     settings are below. `again`: the same command may have begun it (`_settle_resume`)."""
     from raypid.run.saved import begun_run
-    from raypid.run_file import joined
 
     if not options.resume:
         return file
@@ -755,7 +724,7 @@ def _taken_up(options: argparse.Namespace, file: RunFile, flags: Mapping[str, ob
         return replace(file, settings=file.settings.without(*_BEGINS_FROM)) if again else file
     options.config.insert(0, str(Path(options.resume) / "params.json"))
     options.out, options.resume = options.resume, None
-    return joined([begun, file])
+    return run_file.joined([begun, file])
 
 
 def _check_resume(options: argparse.Namespace) -> None:
@@ -766,7 +735,7 @@ def _check_resume(options: argparse.Namespace) -> None:
         check_beside_resume(options.resume, options.out, options.overwrite, options.tuned is not False, "--")
 
 
-def _below(options: argparse.Namespace, file: RunFile, given: Given) -> Given:
+def _below(options: argparse.Namespace, file: run_file.RunFile, given: Given) -> Given:
     """Return the settings below those given of a new run: recorded or tuned.
 
     Raises:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
-from raypid.cli.train import algorithm_name, at_least, read_mapping, settings_of
+from raypid.cli.train import algorithm_name, at_least, settings_of
 from raypid.config import Config, ConfigError, renamed
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
+from raypid.run_file import read_values
 from raypid.stops import read_stop
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _new(options: argparse.Namespace) -> Any:
     if not isinstance(given.get("env"), str):
         raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
     stop = _stop(options.stop)
-    space = read_mapping(options.space, "--space") if options.space else {}
+    space = read_values(options.space, "--space") if options.space else {}
     if options.name is not None and saved_settings.check_name(options.name) in saved_settings.names():
         raise ConfigError(f"There are settings called {options.name!r} already: choose another --name.")
     only = [part.strip() for part in options.only.split(",") if part.strip()] if options.only else []
@@ -299,7 +300,7 @@ def _stop(text: str | None) -> dict[str, float]:
 
 def _given_stop(text: str | None) -> dict[str, object]:
     if text and os.path.isfile(text.removeprefix("@")):
-        return read_stop(read_mapping(text, "--stop"))
+        return read_stop(read_values(text, "--stop"))
     return read_stop(text or None, "--stop")
 
 

@@ -14,6 +14,7 @@ from raypid.errors import shown
 from raypid.keywords import other_words
 from raypid.outcome import Outcome
 from raypid.run.training import Training
+from raypid.run_file import OPTIONS
 
 if TYPE_CHECKING:  # `train` alone does without, and starts sooner
     from raypid.reporting.panel import Progress
@@ -172,7 +173,7 @@ def check_counts(options: RunOptions) -> None:
     Raises:
         ConfigError: one is not a whole number, or too small.
     """
-    for name, low in (("checkpoint_interval", 0), ("keep_checkpoints", 1), ("final_episodes", 0)):
+    for name, low in OPTIONS.items():
         count: object = getattr(options, name)
         if not isinstance(count, int) or isinstance(count, bool) or not low <= count < 2**63:
             raise ConfigError(f"{name} takes a whole number of at least {low}, not {shown(count)}.")

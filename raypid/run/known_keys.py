@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 
 from raypid.algorithms.actor_critic import ActorCriticConfig
@@ -115,11 +115,8 @@ def check_stop(stop: object, known: KnownKeys) -> dict[str, float]:
             raise ConfigError(
                 f"Unknown stop criterion {key!r}. {_meant(key, known)} A callback's metric x is custom/x."
             )
-        try:
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ValueError
-        except (ValueError, OverflowError):  # an integer too large for a float
-            raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.") from None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
+            raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.")
         if value <= 0 and (key.endswith(("_total", "_total_s")) or key == "training_iteration"):
             raise ConfigError(
                 f"The stop criterion {key!r} takes a number above 0, not {value}: it would be met at once."

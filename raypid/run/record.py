@@ -157,14 +157,11 @@ def _read_results(path: Path, record: Record) -> None:
 def _append(columns: dict[str, array[float]], row: dict[str, object], num_before: int) -> None:
     for key, value in row.items():
         if value is None or isinstance(value, (int, float)):
-            column = columns.get(key)
-            if column is None or len(column) < num_before:
-                column = columns.setdefault(key, array("d"))
+            column = columns.setdefault(key, array("d"))
+            if len(column) < num_before:
                 column.extend([math.nan] * (num_before - len(column)))
-            try:
-                column.append(math.inf if value is None or value != value else value)
-            except OverflowError:  # a whole number that no float holds
-                column.append(math.inf)
+            number = _number(value)
+            column.append(math.inf if math.isnan(number) else number)
 
 
 def _number(value: object) -> float:
