@@ -19,7 +19,7 @@ import re
 import textwrap
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import (
@@ -377,10 +377,14 @@ def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
 
 
 def _flat(values: Mapping[str, object]) -> Given:
-    """The settings with those of `model` by their full names ("model.hidden"), so that one of them does not replace all."""
+    """The settings with those of `model` (a mapping or a ModelConfig) by their full names ("model.hidden"), so that one of them does not
+    replace all."""
     flat = Given({})
     for key, value in values.items():
         sources = values.sources_of(key) if isinstance(values, Given) else [Source("given", "", value)]
+        if isinstance(value, ModelConfig):
+            value = value.to_dict()
+            sources = [*sources[:-1], replace(sources[-1], value=value)]
         if key == "model" and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
             for name, part in value.items():
                 flat[f"model.{name}"] = part
@@ -399,16 +403,19 @@ def sources_by_setting(values: Mapping[str, object]) -> dict[str, list[Source]]:
     found: dict[str, list[Source]] = {}
     given = _flat(values)
     for key in given:
-        name, _, rest = canonical(key).partition(".")
-        full = f"model.{rest.partition('.')[0]}" if name == "model" and rest else name
-        parts = given.sources_of(key)
-        whole = given[key]
-        if full == "model" and isinstance(whole, ModelConfig):
-            for part, value in whole.to_dict().items():
-                found.setdefault(f"model.{part}", []).append(Source(parts[-1].kind, parts[-1].detail, value))
-        else:
-            found.setdefault(full, []).extend(parts)
+        found.setdefault(_setting(key), []).extend(given.sources_of(key))
     return found
+
+
+def given_names(values: Mapping[str, object]) -> dict[str, str]:
+    """Return the full names ("lr", "model.hidden") of the settings in a mapping, each with the name that was given."""
+    return {_setting(key): key.replace("-", "_") for key in _flat(values)}
+
+
+def _setting(key: str) -> str:
+    """The full name of the setting that a key names, or a part of: "env_config" for "env_config.size"."""
+    name, _, rest = canonical(key).partition(".")
+    return f"model.{rest.partition('.')[0]}" if name == "model" and rest else name
 
 
 def renamed(values: Mapping[str, object]) -> list[str]:
@@ -444,15 +451,11 @@ ELSEWHERE = {
 """What other libraries call our settings, where they take other values or have another use as well."""
 
 
-_hints_of: dict[type[Settings], dict[str, object]] = {}
-
-
+@functools.cache
 def type_hints(cls: type[Settings]) -> dict[str, object]:
     """Return the type of each field."""
-    if cls not in _hints_of:
-        hints = get_type_hints(cls)
-        _hints_of[cls] = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-    return _hints_of[cls]
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 _NAMES = ("callbacks", "evaluation_env", "intrinsic_reward")
@@ -590,17 +593,6 @@ def parse_value(text: str) -> object:
         return {"True": True, "False": False, "None": None}.get(text, text)
     except ValueError as error:
         raise ConfigError(f"{shown(text)} is no setting: {error}.") from None
-
-
-def load_file(path: str | Path) -> dict[str, object]:
-    """Read settings from a JSON or YAML file.
-
-    Raises:
-        ConfigError: as `read_marked`.
-    """
-    from raypid.marked import read_marked
-
-    return read_marked(path).values
 
 
 @dataclass(kw_only=True, slots=True)
@@ -985,19 +977,6 @@ _BOUNDS = frozenset({
 def unless(condition: object, why: str, *names: str) -> dict[str, str]:
     """Return {} if `condition` holds, else {name: why} for each name: the settings have no effect. For `own_idle`."""
     return {} if condition else dict.fromkeys(names, why)
-
-
-def given_names(values: Mapping[str, object]) -> dict[str, str]:
-    """Return the full names ("lr", "model.hidden") of the settings in a mapping, each with the name that was given."""
-    names: dict[str, str] = {}
-    for key, value in values.items():
-        name, _, rest = canonical(key).partition(".")
-        if isinstance(value, ModelConfig):
-            value = value.to_dict()
-        parts = value if name == "model" and not rest and isinstance(value, Mapping) else [rest.partition(".")[0]]
-        full = [f"model.{part}" for part in parts] if name == "model" else [name]
-        names |= dict.fromkeys(full, key.replace("-", "_"))
-    return names
 
 
 def gpu_ids(text: str) -> list[str]:

@@ -18,10 +18,10 @@ from raypid.config import (
     describe_type,
     divides,
     field_docs,
-    load_file,
     parse_value,
     type_hints,
 )
+from raypid.marked import read_marked
 from raypid.registry import ALGORITHMS
 
 ALL = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
@@ -193,14 +193,16 @@ def test_parse_value() -> None:
 
 def test_what_only_begins_as_a_number_is_text(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("address: 192.0.2.2:6379\nnum_workers: 1\nlr: 1.e-3\n")
-    assert load_file(tmp_path / "a.yaml") == {"address": "192.0.2.2:6379", "num_workers": 1, "lr": 0.001}
+    assert read_marked(tmp_path / "a.yaml").values == {"address": "192.0.2.2:6379", "num_workers": 1, "lr": 0.001}
 
 
 def test_load_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("lr: 1e-3\nmodel: {hidden: [8]}\n")
     (tmp_path / "a.json").write_text('{"lr": 0.001}')
-    assert PPOConfig.from_dict(load_file(tmp_path / "a.yaml")) == PPOConfig(lr=1e-3, model=ModelConfig(hidden=(8,)))
-    assert load_file(str(tmp_path / "a.json")) == {"lr": 0.001}
+    assert PPOConfig.from_dict(read_marked(tmp_path / "a.yaml").values) == PPOConfig(
+        lr=1e-3, model=ModelConfig(hidden=(8,))
+    )
+    assert read_marked(str(tmp_path / "a.json")).values == {"lr": 0.001}
     (tmp_path / "list.yaml").write_text("- 1\n")
     (tmp_path / "bad.json").write_text("{")
     for name, message in [
@@ -209,7 +211,7 @@ def test_load_file(tmp_path: Path) -> None:
         ("bad.json", "not JSON"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            load_file(tmp_path / name)
+            read_marked(tmp_path / name)
 
 
 def test_yaml_that_is_deep_or_writes_itself_out(tmp_path: Path) -> None:
@@ -228,10 +230,10 @@ def test_yaml_that_is_deep_or_writes_itself_out(tmp_path: Path) -> None:
         file.write_text(text)
         started = time.process_time()
         with pytest.raises(ConfigError, match=message):
-            load_file(file)
+            read_marked(file)
         assert time.process_time() - started < 2
     file.write_text("base: &a {x: 1}\nenv_config:\n  <<: *a\n  y: " + "[" * 90 + "]" * 90)
-    assert load_file(file)["env_config"]["x"] == 1  # type: ignore[index]
+    assert read_marked(file).values["env_config"]["x"] == 1  # type: ignore[index]
 
 
 def test_describe_type() -> None:

@@ -240,7 +240,8 @@ def test_arrays_that_declare_more_than_there_is(tmp_path: Path) -> None:
 
 
 def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> None:
-    from raypid.config import Config, load_file
+    from raypid.config import Config
+    from raypid.marked import read_marked
     from raypid.reporting.logger import RunLogger, read_params, read_results
 
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
@@ -255,7 +256,7 @@ def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> 
     ):
         (tmp_path / "settings.yaml").write_text(text)
         with pytest.raises(UserError) as error:
-            Config().replace({"lr": load_file(tmp_path / "settings.yaml").get("lr", "x")})
+            Config().replace({"lr": read_marked(tmp_path / "settings.yaml").values.get("lr", "x")})
         assert len(str(error.value)) < 1000 and "\n" not in str(error.value)
     (tmp_path / "result.json").write_text('{"training_iteration": 1, "x\\ud800": 1.0, "y": "\\ud800"}\n')
     with RunLogger(tmp_path, resume_iteration=1) as logger:
@@ -270,4 +271,4 @@ def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> 
             read_results(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="it is a device or a pipe"):
-        load_file(tmp_path / "pipe")
+        read_marked(tmp_path / "pipe")
