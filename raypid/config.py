@@ -27,7 +27,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    Protocol,
     SupportsIndex,
     TypeAlias,
     TypeVar,
@@ -35,7 +34,6 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-    runtime_checkable,
 )
 
 from raypid.address import check_form
@@ -143,15 +141,9 @@ def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> No
             yours = _ratio(values) if timed else _network(value) if key == "policy_kwargs" else ""
             found[raw_key] = ("", _advice(raw_key, hints) + yours)
         elif hints[key] is ModelConfig:
-            parts = (
-                [rest]
-                if rest
-                else [part for part in value if isinstance(part, str)]
-                if isinstance(value, Mapping)
-                else []
-            )
-            inner = type_hints(ModelConfig)
-            wrong = [part for part in parts if _name_in(part, inner).partition(".")[0] not in inner]
+            parts: Collection[object] = [rest] if rest else value if isinstance(value, Mapping) else []
+            names, inner = [part for part in parts if isinstance(part, str)], type_hints(ModelConfig)
+            wrong = [name for name in names if _name_in(name, inner).partition(".")[0] not in inner]
             found |= {part: (f"In {key!r}: ", _advice(part, inner)) for part in wrong}
     if len(found) == 1:
         name, (where, advice) = found.popitem()
@@ -495,22 +487,13 @@ _MISFITS = (ValueError, OverflowError)
 """What `_fit` raises."""
 
 
-@runtime_checkable
-class _Array(Protocol):
-    """An array of NumPy or another framework, none of which is imported for this."""
-
-    ndim: int
-
-    def item(self) -> object: ...
-
-
 def _fit(value: object, hint: object) -> object:
     """Return `value` as the type `hint`; raise one of _MISFITS where it does not fit."""
     kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind in _ANYTHING:
         return value
-    if type(value).__module__ != "builtins" and isinstance(value, _Array) and value.ndim == 0:  # a Protocol is slow
-        value = value.item()
+    if getattr(value, "ndim", None) == 0 and (item := getattr(value, "item", None)) is not None:
+        value = item()  # of a number of NumPy or another framework, none of which is imported for this
     if kind in (Union, types.UnionType):
         if types.NoneType in arguments and Path not in arguments and is_none(value):
             return None  # a path may have that name

@@ -9,11 +9,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 Scale: TypeAlias = Literal["linear", "log", "log of 1 - x", "powers of 2"]
+_SCALES: dict[Scale, tuple[Callable[[float], float], str]] = {
+    "linear": (float, ""),
+    "log": (math.log, " (log scale)"),
+    "log of 1 - x": (lambda value: math.log(1 - value), " (log scale of 1 - x)"),
+    "powers of 2": (math.log2, " (powers of 2)"),
+}
+"""Where a value lies on a scale, and how that is said."""
 SEARCH = "search"
 """Key of a field's metadata."""
 ALSO_SHARE = 0.2
@@ -57,25 +64,16 @@ class Range:
             return 0.5
         start, end = self._ends()
         inside = min(max(value, self.low), self.high)
-        places = {
-            "linear": lambda: inside,
-            "log": lambda: math.log(inside),
-            "log of 1 - x": lambda: math.log(1 - inside),
-            "powers of 2": lambda: math.log2(inside) + 0.5,
-        }
-        unit = (places[self.scale]() - start) / (end - start) if end != start else 0.5
+        place = _SCALES[self.scale][0](inside) + (0.5 if self.scale == "powers of 2" else 0.0)
+        unit = (place - start) / (end - start) if end != start else 0.5
         return ALSO_SHARE + (1 - ALSO_SHARE) * unit if self.also else unit
 
     def _ends(self) -> tuple[float, float]:
         """What 0 and 1 of the unit interval are on this scale; a whole number has half a unit on either side."""
-        half = 0.5 if self.whole else 0.0
-        if self.scale == "linear":
-            return self.low - half, self.high + half
-        if self.scale == "log":
-            return math.log(self.low - half), math.log(self.high + half)
         if self.scale == "powers of 2":
             return math.log2(self.low), math.log2(self.high) + 1
-        return math.log(1 - self.low), math.log(1 - self.high)
+        half, (on_scale, _) = 0.5 if self.whole else 0.0, _SCALES[self.scale]
+        return on_scale(self.low - half), on_scale(self.high + half)
 
     def __contains__(self, value: object) -> bool:
         if value in self.also:
@@ -83,14 +81,8 @@ class Range:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def __str__(self) -> str:
-        scales = {
-            "linear": "",
-            "log": " (log scale)",
-            "log of 1 - x": " (log scale of 1 - x)",
-            "powers of 2": " (powers of 2)",
-        }
         also = f"; also {', '.join(map(_text, self.also))}" if self.also else ""
-        return f"{_number(self.low)} to {_number(self.high)}{scales[self.scale]}{also}"
+        return f"{_number(self.low)} to {_number(self.high)}{_SCALES[self.scale][1]}{also}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

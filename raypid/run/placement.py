@@ -169,7 +169,7 @@ def _waited(
 ) -> Plan | None:
     """Wait until a cluster has room, wherever that is; returns what goes where, or None if there was none in time."""
     roles = needs_of(config, network).roles
-    asked = [replace(place, node=None) for place in all_places(roles)]
+    asked = all_places(roles)
     why = "; ".join(shortage.reason(words) for shortage in error.shortages)
     with phase("waiting for room", f"waiting for room, up to {config.wait_for_room_s:g} s: {why}"):
         try:

@@ -12,6 +12,8 @@ from raypid.runtime.handle import Kind, Place
 
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
+PLACED = ("learner", "worker", "shard")
+"""Kinds of roles that take something of a node, in the order in which they get it."""
 MOST_ROLES = 10_000
 """Workers of one node, whatever they take."""
 _UNLIMITED = {CPU: 0.0, GPU: 0.0, MEMORY: math.inf, STORE: math.inf}
@@ -61,6 +63,15 @@ class Roles:
     """Whether evaluations have a process of their own; None: where a CPU, or a part of one, is to spare."""
     much_data: bool = False
     """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
+
+    def wanted(self, kind: str) -> tuple[int, Amounts]:
+        """How many there are of a kind, and what each takes; (0, {}) of those that reserve nothing."""
+        kinds = {
+            "worker": (self.num_workers, self.worker),
+            "learner": (self.num_learners, self.learner),
+            "shard": (self.num_shards, self.shard),
+        }
+        return kinds.get(kind, (0, {}))
 
 
 @dataclass(slots=True)
@@ -125,18 +136,17 @@ class Plan:
 
     def missing(self, kind: str) -> int:
         """Workers, learners or shards without a place."""
-        wanted = {"worker": self.roles.num_workers, "learner": self.roles.num_learners, "shard": self.roles.num_shards}
-        return wanted[kind] - len(self.at[kind])
+        return self.roles.wanted(kind)[0] - len(self.at[kind])
 
     @property
     def is_whole(self) -> bool:
         """Whether all roles have a place."""
-        return not any(self.missing(kind) for kind in ("worker", "learner", "shard"))
+        return not any(map(self.missing, PLACED))
 
     @property
     def num_placed(self) -> int:
         """Workers, learners and shards that have a place."""
-        return sum(len(self.at[kind]) for kind in ("worker", "learner", "shard"))
+        return sum(len(self.at[kind]) for kind in PLACED)
 
     def place(self, kind: Kind, index: int = 0) -> Place:
         """The place of a role."""
@@ -193,7 +203,7 @@ def all_places(roles: Roles) -> list[Place]:
 
 
 def _place(roles: Roles, kind: Kind, index: int, node: str | None) -> Place:
-    each = {"worker": roles.worker, "learner": roles.learner}.get(kind, {})
+    _, each = roles.wanted(kind)
     return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node)
 
 

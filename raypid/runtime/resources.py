@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from raypid.errors import UserError
-from raypid.runtime.plan import CPU, GPU, MEMORY, STORE, Node, Plan, Roles, free_on, plan
+from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Plan, Roles, free_on, plan
 
 _RESERVE = 0.1
 """Part of the free memory that a run leaves free."""
@@ -510,10 +510,8 @@ def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
     if not has.nodes:
         return None
     found = plan(needs.roles, has.nodes)
-    for kind in ("learner", "worker", "shard"):
-        if found.missing(kind):
-            return _no_place(kind, needs, has, found)
-    return None
+    kind = next(filter(found.missing, PLACED), None)
+    return None if kind is None else _no_place(kind, needs, has, found)
 
 
 _PLACE = "place on its nodes"
@@ -522,8 +520,7 @@ _COUNTED = {"learner": "num_learners", "worker": "num_workers", "shard": "num_re
 
 def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
     """That some roles of a kind find no node."""
-    num, num_placed = getattr(needs, _COUNTED[kind]), len(found.at[kind])
-    each = {"learner": needs.roles.learner, "worker": needs.roles.worker, "shard": needs.roles.shard}[kind]
+    (num, each), num_placed = needs.roles.wanted(kind), len(found.at[kind])
     parts = [_counted(each[name], name) for name in (CPU, GPU) if each.get(name)]
     fits: dict[str, Number] = {"num_workers": num_placed}
     keeps = 0.0
@@ -646,10 +643,11 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tup
         needs = needs.after(short.fits)
     if shortages and not fit:
         raise ResourceError(_refusal(shortages, words), shortages, needs.changes)
-    going = [", ".join(words.assigned(name, value) for name, value in s.fits.items()) for s in shortages]
-    return dict(needs.changes), [
-        f"{s.reason(words)}: going on with {fits}" for s, fits in zip(shortages, going, strict=True)
+    notes = [
+        f"{s.reason(words)}: going on with {', '.join(words.assigned(name, value) for name, value in s.fits.items())}"
+        for s in shortages
     ]
+    return dict(needs.changes), notes
 
 
 def _shown(value: object) -> str:
