@@ -83,14 +83,10 @@ def check_file(name: str) -> None:
         raise ConfigError(f"{given} is a web address, and files are read from this machine alone: download it first.")
     if os.path.isdir(name):
         raise ConfigError(f"{given} is a folder: name a file. {_in_folder(name)}")
-    try:
-        is_there = os.path.exists(name)
-    except ValueError:
-        is_there = False
-    if is_there and not os.path.isfile(name):
-        raise ConfigError(f"There is no file {given}: it is a device or a pipe.")
-    if not is_there:
+    if not os.path.exists(name):
         raise ConfigError(f"There is no file {given}.{near(name, files=True)}")
+    if not os.path.isfile(name):
+        raise ConfigError(f"There is no file {given}: it is a device or a pipe.")
     if name.endswith((".py", ".ipynb")):
         raise ConfigError(f"{given} is code, not settings: run it with Python, or give a YAML or JSON file.")
 

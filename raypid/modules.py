@@ -40,7 +40,7 @@ def located(name: object) -> object:
     return f"{whole}:{attribute}" if attribute else whole
 
 
-_files: dict[str, str] = {}
+imported_files: dict[str, str] = {}
 """Modules that were imported by their file, under a name that no other process knows -> the file."""
 
 
@@ -56,16 +56,11 @@ def here(place: str) -> str:
     return place
 
 
-def imported_files() -> dict[str, str]:
-    """Modules that were imported by their file, by name."""
-    return _files
-
-
 def name_of(entry: object) -> str:
     """A class or function as "module:name", or as "/path/file.py:name", by which another process finds it."""
     module = str(getattr(entry, "__module__", ""))
     qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
-    return f"{_files.get(module, module)}:{qualname}"
+    return f"{imported_files.get(module, module)}:{qualname}"
 
 
 def import_named(name: str) -> ModuleType:
@@ -103,7 +98,7 @@ def _import_file(named: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _files[name] = str(named)
+    imported_files[name] = str(named)
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -142,17 +143,17 @@ def called(owner: str, method: str, function: Callable[..., T], *args: object, *
     except UserError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
-        theirs = [
-            place
-            for place, frame in enumerate(frames)
-            if not frame.filename.startswith(_PACKAGE) and "site-packages" not in frame.filename
-        ]
-        frames = frames[theirs[0] if theirs else 0 :]
+        frames: list[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)[1:]  # the first is this one
+        frames = list(itertools.dropwhile(_is_ours, frames)) or frames
         place = f" ({frames[0].filename}:{frames[0].lineno})" if frames else ""
         raise CodeError.after(
             frames, error, f"{owner}.{method}() raised {type(error).__name__}{place}{install_hint(error)}."
         ) from None
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    """Whether a line is raypid's or a package's, not the user's."""
+    return frame.filename.startswith(_PACKAGE) or "site-packages" in frame.filename
 
 
 def within_remote(entry: Any) -> Any:

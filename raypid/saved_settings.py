@@ -87,8 +87,7 @@ def load(name: str) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {reason(error)}.") from None
     except ValueError:
         entry = None
-    wrong = not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in _KEYS.items())
-    if wrong or not isinstance(entry, dict):
+    if not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in _KEYS.items()):
         raise UserError(
             f"{path} holds no tuned settings: it needs algorithm, env and settings, as `raypid tune` writes them."
         )

@@ -95,9 +95,8 @@ def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
             value = given if equals else next(words, "")
             names += [value] if flag == "--env" and value else []
     if names and ({"--help", "-h"} & set(flags) or any(flag not in parser._option_string_actions for flag in flags)):
-        env = next(
-            (name for name in names if ":" in name or name in ENVS), names[0]
-        )  # not the value of an option yet unknown
+        # not the value of an option yet unknown
+        env = next((name for name in names if ":" in name or name in ENVS), names[0])
         _add_arguments(parser, env, None, None)
 
 

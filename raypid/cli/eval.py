@@ -57,11 +57,8 @@ def main(options: argparse.Namespace) -> int:
     env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
     path = Path(options.path)
     folder, trust = find_policy(path), bool(options.trust)
-    env, seed, explore = (
-        environment_of(path, options.env, env_config, trust=trust),
-        int(options.seed),
-        bool(options.explore),
-    )
+    seed, explore = int(options.seed), bool(options.explore)
+    env = environment_of(path, options.env, env_config, trust=trust)
     if video is not None:  # first, since it is known at its first frame whether there is anything to film
         with phase("video", "filming an episode"):
             record_video(path, video, env, seed=seed, explore=explore, trust=trust)

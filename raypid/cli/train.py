@@ -170,15 +170,8 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
 def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    flags = (
-        ("--run", "run"),
-        ("--algo", "run"),
-        ("--algorithm", "run"),
-        ("--out", "out"),
-        ("--env-id", "env_id"),
-        *_NAMED,
-    )
-    for flag, dest in flags:
+    early.add_argument("--run", "--algo", "--algorithm", dest="run", nargs="?")
+    for flag, dest in (("--out", "out"), ("--env-id", "env_id"), *_NAMED):
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("--resume", nargs="?", const=True)
     early.add_argument("-f", "--file", dest="file", nargs="?")
@@ -691,7 +684,7 @@ def _settle_resume(options: argparse.Namespace) -> bool:
             "--resume without a folder is for one run: name its file by --config. `--resume DIR` goes on with experiments."
         )
     options.resume, folder = options.out, Path(options.out)
-    check_beside_resume(folder, folder, options.overwrite, False, "--")
+    check_beside_resume(folder, folder, False, options.overwrite, "--")
     has_checkpoint = latest(folder / "checkpoints") is not None
     if not (has_checkpoint or experiments_in(folder) or run_file.is_record(read_params(folder))):
         options.resume = None
@@ -732,7 +725,7 @@ def _check_resume(options: argparse.Namespace) -> None:
     from raypid.run.saved import check_beside_resume
 
     if options.resume:
-        check_beside_resume(options.resume, options.out, options.overwrite, options.tuned is not False, "--")
+        check_beside_resume(options.resume, options.out, options.tuned is not False, options.overwrite, "--")
 
 
 def _below(options: argparse.Namespace, file: run_file.RunFile, given: Given) -> Given:

@@ -265,14 +265,11 @@ def _column(rows: Sequence[Row], width: int) -> int:
 def _lines(row: Row, width: int, column: int) -> list[str]:
     """A row: name, value in so many columns, origin; what does not fit goes on below."""
     value, origin = shown(row.value), row.origin()
-    line = f"  {row.name:{_NAME}} {value:{column}} {origin}"
-    if len(line) <= width:
-        return [line]
-    if len(value) > column or len(row.name) > _NAME:
+    head = f"  {row.name:{_NAME}} {value:{column}} "
+    if len(head + origin) > width and (len(value) > column or len(row.name) > _NAME):
         whole, inner = f"{row.name:{_NAME}} {value}", " " * (_NAME + 5)
         first = textwrap.wrap(whole, width, initial_indent="  ", subsequent_indent=" " * (_NAME + 3))
         return [*first, *textwrap.wrap(origin, width, initial_indent=inner, subsequent_indent=inner)]
-    head = f"  {row.name:{_NAME}} {value:{column}} "
     return textwrap.wrap(origin, width, initial_indent=head, subsequent_indent=" " * len(head))
 
 

@@ -112,11 +112,9 @@ _IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_rewa
 
 def _reached(whose: str, record: Record | None) -> str:
     """Whose settings they are, and what its record says if there is one."""
-    return (
-        whose
-        if record is None
-        else f"{whose}: {record.goal:g} in {_seconds(record):.1f} s of training, {len(record.seeds)} seeds"
-    )
+    if record is None:
+        return whose
+    return f"{whose}: {record.goal:g} in {_seconds(record):.1f} s of training, {len(record.seeds)} seeds"
 
 
 def _seconds(record: Record) -> float:

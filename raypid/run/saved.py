@@ -73,7 +73,7 @@ def continued(
 
 
 def check_beside_resume(
-    resume: str | Path, out: str | Path | None, overwrite: bool, tuned: object, dashes: str = ""
+    resume: str | Path, out: str | Path | None, tuned: object, overwrite: bool, dashes: str = ""
 ) -> None:
     """Refuse what only a new run can have. `dashes` stand before the names of options.
 

@@ -132,7 +132,7 @@ def _is_distributed(run: object) -> bool:
 
 
 def _new(
-    run: object,
+    run: Any,
     name: str | None,
     file: RunFile,
     given: Given,
@@ -149,7 +149,10 @@ def _new(
     check_folder(Path(out or Path("runs", "new")), resume=False, overwrite=overwrite, python=True)
     criteria = read_stop(stop)
     if name is None:
-        return _distributed(run, given, tuned)
+        if tuned:
+            raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
+        distributed: DistributedAgent = run(**given)
+        return distributed
     below = with_tuned(name, tuned, file.recorded, given)
     _settled(name, given, below, criteria)
     return _agent_class(run)(run=name, config=given, below=below)
@@ -159,13 +162,6 @@ def _settled(name: str, given: Given, below: Given, stop: Mapping[str, object]) 
     """Check settings and stop criteria, and return both in force."""
     config = resolve_config(name, given, below, open_end=STEPS in stop)
     return config, check_stop(stop, known_keys(name, config))
-
-
-def _distributed(run: Any, given: Mapping[str, Any], tuned: bool | str) -> DistributedAgent:
-    if tuned:
-        raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
-    agent: DistributedAgent = run(**given)
-    return agent
 
 
 def _agent_class(run: object) -> type[Agent]:

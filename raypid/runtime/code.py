@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib.machinery import ModuleSpec
@@ -96,7 +96,7 @@ def pack() -> tuple[Code, bytes]:
         tuple(map(str, folders)),
         tuple(map(str, path)),
         os.getcwd(),
-        dict(modules.imported_files()),
+        dict(modules.imported_files),
         raypid_here(),
         tuple(packing.left_out),
     )
@@ -324,15 +324,11 @@ def _remove_unused(path: Path) -> None:
 def raypid_here() -> str:
     """The version of raypid with a digest of its source files: two processes that agree in it understand each other."""
     digest = hashlib.sha256()
-    for file in _sources():
-        digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\0".encode() + file.read_bytes())
+    for file in sorted(_PACKAGE.rglob("*.py")):
+        name = file.relative_to(_PACKAGE).as_posix()
+        if not name.startswith("project_template/"):
+            digest.update(f"{name}\0".encode() + file.read_bytes())
     return f"{sys.modules['raypid'].__version__} ({digest.hexdigest()[:8]})"
-
-
-def _sources() -> Iterator[Path]:
-    for place, folders, files in os.walk(_PACKAGE):
-        folders[:] = sorted(name for name in folders if name not in ("__pycache__", "project_template"))
-        yield from (Path(place) / name for name in sorted(files) if name.endswith(".py"))
 
 
 def check_raypid(expected: str, node: str) -> None:
