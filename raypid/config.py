@@ -443,10 +443,12 @@ ELSEWHERE = {
 """What other libraries call our settings, where they take other values or have another use as well."""
 
 
-@functools.cache
+_hints_of: Callable[[type], dict[str, object]] = functools.cache(get_type_hints)
+
+
 def type_hints(cls: type[Settings]) -> dict[str, object]:
     """Return the type of each field."""
-    hints = get_type_hints(cls)
+    hints = _hints_of(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 

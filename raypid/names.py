@@ -237,20 +237,7 @@ OPTIONS: dict[str, str] = {
     **dict.fromkeys(("log_dir", "logdir", "log_folder", "save_dir", "save_path", "tensorboard_log"), _FOLDER),
     **dict.fromkeys(("render", "render_mode", "capture_video"), _FILMED),
     "no_render": "Nothing is rendered unless you ask for it: `raypid eval RUN --video FILE`.",
-    **dict.fromkeys(
-        (
-            "track",
-            "wandb",
-            "wandb_project_name",
-            "wandb_entity",
-            "wandb_group",
-            "wandb_tags",
-            "wandb_key",
-            "wandb_project",
-            "wandb_run_name",
-        ),
-        _TRACKERS,
-    ),
+    **dict.fromkeys(("track", "wandb"), _TRACKERS),
     "eval_freq": "evaluation_interval counts training iterations.",
     "save_freq": "checkpoint_interval counts training iterations.",
     "load": "--resume DIR goes on with a whole run; init_from starts from its weights.",
@@ -296,7 +283,7 @@ OPTIONS: dict[str, str] = {
     "epochs": "--stop N ends a run after N environment steps; --num-epochs is how often PPO goes over a batch.",
     "frames": "--timesteps N counts what the policy has acted: with a frame skip of 4 that is a quarter of the frames.",
 }
-"""Options alone, by their names without dashes -> what to do here."""
+"""Options alone, by their names without dashes -> what to do here. "wandb" stands for all that begin so."""
 
 KEYWORDS: dict[str, str] = {
     "total_timesteps": "fit(total_timesteps=N) is a run of N steps in all; train(num_train_steps=N) trains N more.",
@@ -835,4 +822,5 @@ def answer(name: str) -> str:
     """Return the sentence about a setting or an option of another library, "model.use_lstm" or "--local-dir"; "" if there is none."""
     option = name.startswith("-")
     key = name.lstrip("-").replace("-", "_").removeprefix("model.").partition(".")[0]
-    return SETTINGS.get(key, "") or (OPTIONS.get(key, "") if option else "")
+    of_option = OPTIONS.get("wandb" if key.startswith("wandb_") else key, "")
+    return SETTINGS.get(key, "") or (of_option if option else "")

@@ -101,13 +101,9 @@ def say(name: str, text: str) -> None:
 def parts_text(total: float, seconds: Mapping[str, float], always: str = "") -> str:
     """Say how long something took, and on what: "8.0 s: 4.2 s starting Ray, 1.1 s training, 2.7 s other". The parts add up. Small ones
     are left out, except the one that is `always` named."""
-    size, unit, digits = (
-        (3600.0, "h", 2)
-        if total >= 3 * 3600
-        else (60.0, "min", 1)
-        if total >= 300
-        else (1.0, "s", 1 if total >= 2 and seconds.get(always, 1.0) >= 1 else 2)
-    )
+    size, unit, digits = (3600.0, "h", 2) if total >= 3 * 3600 else (60.0, "min", 1)
+    if total < 300:
+        size, unit, digits = 1.0, "s", 1 if total >= 2 and seconds.get(always, 1.0) >= 1 else 2
     whole = rest = round(total / size, digits)
     parts = []
     for name, spent in sorted(seconds.items(), key=lambda part: -part[1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import shutil
@@ -70,13 +71,10 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
 
 def positive(text: str) -> float:
     """Read a number of seconds."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"takes a number above 0, not {text!r}")
-    return number
+    with contextlib.suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"takes a number above 0, not {text!r}")
 
 
 def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -631,11 +631,10 @@ def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
     words = iter(argv)
     for word in words:
         flag, equals, _ = word.partition("=")
-        if flag in gone:
-            if not equals:
-                next(words, None)
-        else:
+        if flag not in gone:
             kept.append(word)
+        elif not equals:
+            next(words, None)
     return shlex.join(["raypid", *kept, *(word for pair in changes.items() for word in pair)])
 
 

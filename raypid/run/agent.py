@@ -128,12 +128,11 @@ class Agent(Training):
         if overwrite and out is None and self.out is None:
             raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
         folder = Path(out) if out is not None else self.default_out()
-        goes_on = not overwrite and self._is_own(folder)
         if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
             raise ConfigError(
                 f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
             )
-        if not goes_on:
+        if overwrite or not self._is_own(folder):
             check_folder(folder, resume=False, overwrite=overwrite, python=True)
         return folder
 

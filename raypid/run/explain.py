@@ -12,7 +12,7 @@ from typing import Any
 from raypid.address import ENVIRONMENT, chosen
 from raypid.algorithms.base import USUAL
 from raypid.changes import Change, described
-from raypid.config import Config, Source, is_none
+from raypid.config import Config, Source, is_none, overlay
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec
 from raypid.registry import ALGORITHMS
@@ -194,7 +194,7 @@ def explain(
     if run_end is not None and config.lacks_end():
         chosen["schedule_steps"] = int(run_end), "a linear schedule ends with the run"
     rows = list(about)
-    for name in _names(default):
+    for name in overlay({}, default.to_dict()):  # those of the network by their full names
         found, value = list(sources.get(name, ())), attrgetter(name)(config)
         if name in chosen:
             value, why = chosen[name]
@@ -202,12 +202,6 @@ def explain(
         rows.append(Row(name, value, found, attrgetter(name)(default)))
     placement = plan.shares() if plan is not None and config.on_ray else ()
     return Explanation(f"{run} on {entry_name(config.env)}", rows, changes, placement)
-
-
-def _names(config: Config) -> list[str]:
-    names = list(config.to_dict())
-    at = names.index("model")
-    return [*names[:at], *(f"model.{name}" for name in config.model.to_dict()), *names[at + 1 :]]
 
 
 def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[object, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import sys
 from collections.abc import Mapping
@@ -75,11 +74,8 @@ def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: b
         return [Remedy(_reached("its tuned settings", record), _train(run, env, "--tuned", python))]
     if others := [record for record in there if record.algorithm != run]:
         best = min(others, key=_seconds)
-        return [
-            Remedy(
-                _reached(f"tuned settings of {best.algorithm}", best), _train(best.algorithm, env, "--tuned", python)
-            )
-        ]
+        command = _train(best.algorithm, env, "--tuned", python)
+        return [Remedy(_reached(f"tuned settings of {best.algorithm}", best), command)]
     tried = []
     if settings.get("intrinsic_reward", "") is None and run != "A3C" and has("torch"):
         command = _train(run, env, "--intrinsic-reward rnd", python)
@@ -125,9 +121,7 @@ def _seconds(record: Record) -> float:
 def films(env: object) -> bool:
     """Whether `raypid eval --video` works here for an environment that Gymnasium knows: it draws, the packages are there, and for
     MuJoCo a screen or a way to draw without one."""
-    if not isinstance(env, str) or any(
-        importlib.util.find_spec(name) is None for name in ("imageio", "imageio_ffmpeg", "pygame")
-    ):
+    if not isinstance(env, str) or not has("video"):
         return False
     import gymnasium
     from gymnasium.envs.registration import load_env_creator

@@ -58,10 +58,8 @@ def look(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[C
         except ResourceError as error:
             if (later := _planned_empty(backend, config, network, error)) is None:
                 raise
-            found, notes = (
-                later,
-                [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error, words)}"],
-            )
+            found = later
+            notes = [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error, words)}"]
         return config, found, [*notes, *found.notes(), *backend.notes]
     finally:
         backend.shutdown()
