@@ -76,12 +76,9 @@ def refuse_file(path: str | os.PathLike[str]) -> None:
         UserError: it is a file.
     """
     if os.path.isfile(path):
-        own = any((Path(path).parent / name).is_file() for name in ("policy.json", "manifest.json", "params.json"))
-        told = (
-            f"Give the folder that it lies in: {shown(str(Path(path).parent))}."
-            if own
-            else "Models of other libraries cannot be loaded."
-        )
+        folder, told = Path(path).parent, "Models of other libraries cannot be loaded."
+        if any((folder / name).is_file() for name in ("policy.json", "manifest.json", "params.json")):
+            told = f"Give the folder that it lies in: {shown(str(folder))}."
         raise UserError(
             f"{shown(str(path))} is a file; runs, checkpoints and policies are folders, as save and fit write them. {told}"
         )

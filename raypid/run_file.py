@@ -207,12 +207,9 @@ def saved_options(values: Mapping[str, object]) -> dict[str, int]:
     found: dict[str, int] = {}
     for word, least in OPTIONS.items():
         value = values.get(word)
-        if (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and least <= value < 2**63
-            and value == int(value)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if least <= value < 2**63 and value == int(value):
             found[word] = int(value)
     return found
 

@@ -75,12 +75,10 @@ def load(name: str) -> dict[str, Any]:
     path = Path(name) if is_file else _path(name)
     if Path(name).is_dir() and not path.is_file():
         is_file, path = True, Path(name) / BEST
+    if not path.is_file() and is_file:
+        raise UserError(f"There is no file {path}.{near(path)}")
     if not path.is_file():
-        raise UserError(
-            f"There are no tuned settings called {name!r}.{_those_there(name)}"
-            if not is_file
-            else f"There is no file {path}.{near(path)}"
-        )
+        raise UserError(f"There are no tuned settings called {name!r}.{_those_there(name)}")
     try:
         entry = read_json(path.read_text())
     except OSError as error:

@@ -243,10 +243,8 @@ def dashed(argument: str) -> str:
 
 def _named_by_option(argument: str) -> str:
     """The option that names what was given without one; "" if none does."""
-    if ALGORITHMS.canonical(argument) in ALGORITHMS:
-        return f"An algorithm is named by --run {ALGORITHMS.canonical(argument)}. "
     script = re.fullmatch(r"(?:.*/)?([a-z0-9]+)(?:_\w+)?\.py", argument)  # CleanRL's ppo.py, dqn_atari.py
-    if script and not Path(argument).exists() and (run := ALGORITHMS.canonical(script[1])) in ALGORITHMS:
+    if (run := ALGORITHMS.canonical(script[1] if script and not Path(argument).exists() else argument)) in ALGORITHMS:
         return f"An algorithm is named by --run {run}. "
     if re.search(r"\.(ya?ml|json)$", argument):
         return f"A file is named by `raypid train -f {argument}`. "

@@ -137,10 +137,8 @@ class Explanation:
                 lines.append(group)
                 lines += [line for row in rows for line in _lines(row, width, column)]
         if self.placement:
-            lines += [
-                "placement (workers and learners reserve CPUs, nothing else does)",
-                *_placement_lines(self.placement, width),
-            ]
+            lines.append("placement (workers and learners reserve CPUs, nothing else does)")
+            lines += _placement_lines(self.placement, width)
         if self.changes:
             lines.append("changed since the run began")
             lines += [f"  {line}" for change in self.changes for line in textwrap.wrap(described(change), width - 2)]

@@ -22,7 +22,7 @@ from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.reproduce import hints
 from raypid.run.saved import begun_run, check_beside_resume, continued
 from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
-from raypid.run_file import RunFile, for_algorithm, is_record, joined, notes_of, read_for
+from raypid.run_file import OPTIONS, RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import STEPS, read_stop, stop_with
 
 
@@ -103,18 +103,15 @@ def train(
             agent = _agent_class(run).from_checkpoint(folder, given, out=folder, trust=trust)
         with agent:
             if isinstance(agent, Agent):
-                agent.notes += [
-                    *notes_of(file, given, stop),
-                    *hints(agent, folder is not None, tuned or file.tuned, bool(file.recorded)),
-                ]
+                agent.notes += notes_of(file, given, stop)
+                agent.notes += hints(agent, folder is not None, tuned or file.tuned, bool(file.recorded))
                 agent._shown_before = progress
             return agent.fit(stop, out=folder or out, overwrite=overwrite, quiet=quiet, **counts)
 
 
 def _counts(file: RunFile, *asked: int | None) -> dict[str, int]:
     """How often to save and how many to play at the end: what a file says, and above it what was asked for."""
-    names = ("checkpoint_interval", "keep_checkpoints", "final_episodes")
-    counts = {**file.options, **{name: count for name, count in zip(names, asked) if count is not None}}
+    counts = {**file.options, **{name: count for name, count in zip(OPTIONS, asked) if count is not None}}
     check_counts(RunOptions(**counts))  # type: ignore[arg-type]
     return counts
 
