@@ -58,9 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     2: bad input; 130: Ctrl-C twice, or before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
-    if arguments and arguments[0] in names.SAME_COMMANDS:
-        arguments[0] = names.SAME_COMMANDS[arguments[0]]
-    if arguments and arguments[0] == "help":
+    arguments[:1] = [names.SAME_COMMANDS.get(word, word) for word in arguments[:1]]
+    if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     with _recorded_ctrl_c() as came, lenient_output() as output:
         trains = arguments[:1] == ["train"]

@@ -209,26 +209,22 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
     kinds = "+".join(dict.fromkeys(leaf.kind for leaf in network.pipeline.leaves))
     size = f" of {network.pipeline.vector_size} numbers" if kinds == "vector" else ""
     widths = " and ".join(map(str, dict.fromkeys(network.hidden)))
-    choices: dict[str, tuple[object, object, Callable[[], object], str]] = {
-        # name -> value that leaves it open, value in the settings, choice, why
-        "model.network": ("auto", config.model.network, lambda: network.network, f"for {kinds} observations"),
-        "model.distribution": (
-            "auto", config.model.distribution, lambda: "+".join(a.kind for a in network.actions), "for these actions",
-        ),
-        "model.hidden": (None, config.model.hidden, lambda: network.hidden, f"for {kinds} observations{size}"),
-        "backend": ("auto", config.backend, lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
-        "address": (
-            config.address, config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it",
-        ),
-        "device": ("auto", config.device, lambda: config.learns_on, f"num_gpus is {config.num_gpus:g}"),
-        "kernel": ("auto", config.kernel, lambda: settled.kernel, "the faster for this network"),
-        "num_threads": (0, config.num_threads, lambda: learner_threads(algorithm, config, network), f"for layers of {widths}"),
-    }  # fmt: skip
+    choices: dict[str, tuple[object, Callable[[], object], str]] = {
+        # name -> value that leaves it open, choice, why
+        "model.network": ("auto", lambda: network.network, f"for {kinds} observations"),
+        "model.distribution": ("auto", lambda: "+".join(a.kind for a in network.actions), "for these actions"),
+        "model.hidden": (None, lambda: network.hidden, f"for {kinds} observations{size}"),
+        "backend": ("auto", lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
+        "address": (config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it"),
+        "device": ("auto", lambda: config.learns_on, f"num_gpus is {config.num_gpus:g}"),
+        "kernel": ("auto", lambda: settled.kernel, "the faster for this network"),
+        "num_threads": (0, lambda: learner_threads(algorithm, config, network), f"for layers of {widths}"),
+    }
     idle = {**config.idle(), **idle_settings(config, network)}
     return {
         name: (choice(), why)
-        for name, (is_open, value, choice, why) in choices.items()
-        if value == is_open and name not in idle and choice() != is_open
+        for name, (is_open, choice, why) in choices.items()
+        if attrgetter(name)(config) == is_open and name not in idle and choice() != is_open
     }
 
 

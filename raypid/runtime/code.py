@@ -140,8 +140,7 @@ def _find(root: Path, number: int, packing: _Packing) -> None:
             file = here / name
             if (name[0] == "." and name != MARKER) or name.endswith(".pyc") or _matches(file, root, patterns):
                 continue
-            inside = f"{number}/{file.relative_to(root).as_posix()}"
-            _take(file, inside, packing)
+            _take(file, f"{number}/{file.relative_to(root).as_posix()}", packing)
         if len(packing.found) > MOST_FILES or packing.bytes > MOST_BYTES:
             if _is_used(root):
                 raise _too_much(root, packing)
