@@ -156,10 +156,8 @@ def _command(arguments: Sequence[str]) -> int:
             print(f"raypid: {saved}", file=sys.stderr)
         if isinstance(error, ModuleNotFoundError) and (advice := install_hint(error)):
             place = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename[0] != "<")
-            print(
-                f"raypid: {place.filename}:{place.lineno} imports {error.name}, which is not installed{advice}",
-                file=sys.stderr,
-            )
+            told = f"{place.filename}:{place.lineno} imports {error.name}, which is not installed{advice}"
+            print(f"raypid: {told}", file=sys.stderr)
             return USER_ERROR
         raise
 

@@ -310,10 +310,8 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
     Raises:
         UntrustedError: it would have to be imported, and may not be.
     """
-    if folder is None:
-        return None
-    name = read_params(folder).get("run")
-    if not isinstance(name, str):
+    name = None if folder is None else read_params(folder).get("run")
+    if folder is None or not isinstance(name, str):
         return None
     if name in ALGORITHMS:
         return name
@@ -554,10 +552,8 @@ def _changes_with(folder: str, config: Config, stop: Mapping[str, float]) -> lis
 
 def _take_record(options: argparse.Namespace) -> None:
     """Read a run's params.json, given by -f, as --config does: it is one run, and no experiment."""
-    if not options.file:
-        return
     with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
-        if run_file.is_record(run_file.read_values(options.file, "-f")):
+        if options.file and run_file.is_record(run_file.read_values(options.file, "-f")):
             options.config, options.file = [options.file, *options.config], None
 
 

@@ -195,11 +195,8 @@ class Plan:
 
 def all_places(roles: Roles) -> list[Place]:
     """The places of the roles that reserve CPUs or GPUs, wherever they are: workers, then learners."""
-    workers, learners = range(roles.num_workers), range(roles.num_learners)
-    return [
-        *(_place(roles, "worker", i, None) for i in workers),
-        *(_place(roles, "learner", i, None) for i in learners),
-    ]
+    kinds: tuple[Kind, ...] = ("worker", "learner")
+    return [_place(roles, kind, i, None) for kind in kinds for i in range(roles.wanted(kind)[0])]
 
 
 def _place(roles: Roles, kind: Kind, index: int, node: str | None) -> Place:
