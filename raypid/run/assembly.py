@@ -94,12 +94,9 @@ class System:
     """What goes where."""
     context: Context
     evaluations: Evaluations
-    callbacks: Callbacks | None
-    observation_space: Space
-    action_space: Space
+    found: Examined
     notes: list[str]
     """What was changed to make the run fit."""
-    adapted: Adapted
 
 
 def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, object]:
@@ -328,34 +325,22 @@ def assemble(
         spec = rollout_spec(algorithm, config, network)
         spec.callbacks = callbacks if backend.name == "local" else _copied(callbacks)
         losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
+        builder = _Builder(algorithm, settled, spec, backend, program, losses, planned)
         with phase(_building(algorithm, config, network)):
-            learner = _learner(algorithm, settled, spec, backend, program, losses)
+            learner = builder.learner()
             if found.initial is not None:
                 backend.get(learner.submit(Learner.set_weights, found.initial))
         with phase("starting workers" if config.on_ray else "making environments"):
-            workers = _workers(algorithm, settled, spec, backend, program)
+            workers = builder.workers()
         losses.errors = workers.errors
-        publisher = _publisher(inner, network, backend, learner, workers, losses, planned)
-        context = Context(backend, workers, learner, publisher, losses)
+        context = Context(backend, workers, learner, builder.publisher(learner, workers), losses)
         context.fewest = max(1, config.num_learners)
         if algorithm.flow == "replay":
-            context.replay = _replay_plan(algorithm, inner, network, backend, learner, losses, planned)
+            context.replay = builder.replay_plan(learner)
         if algorithm.flow == "async":
-            context.plan = _asynchronous_plan(algorithm, inner, backend, program)
+            context.plan = builder.asynchronous_plan()
         evaluations = _evaluations(config, context, replace(spec, env=found.evaluation_env), planned)
-        observation_space, action_space = found.sample.observation_space, found.sample.action_space
-        return System(
-            config,
-            network,
-            planned,
-            context,
-            evaluations,
-            callbacks,
-            observation_space,
-            action_space,
-            notes,
-            found.adapted,
-        )
+        return System(config, network, planned, context, evaluations, found, notes)
     except BaseException:
         backend.shutdown()
         raise
@@ -592,41 +577,142 @@ def _returns(c: Config) -> DiscountedReturns | None:
     return DiscountedReturns(c.gamma, c.reward_scale, c.reward_clip)
 
 
-def _learner(
-    algorithm: AlgorithmClass,
-    c: Config,
-    spec: RolloutSpec,
-    backend: Backend,
-    program: Program | None,
-    losses: Losses,
-) -> Handle:
-    """The learner's handle: in this process, or one or several learners in actors that answer as one.
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Builds the roles of a run, and what its loop has to know, once the settings were checked."""
 
-    Raises:
-        ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
-    """
-    network = spec.network
-    threads = learner_threads(algorithm, c, network)
-    given = (network, spec.seed, spec.networks, threads)
-    build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=program)
-    if isinstance(c, OffPolicyConfig):
-        assert issubclass(algorithm, OffPolicy)
-        alone = c.num_learners > 1 and c.learner_sync == "asynchronous"  # each updates with its part of a batch
-        part = c.replace({"batch_size": c.batch_size // c.num_learners}) if alone else c
-        build = partial(ReplayLearner, algorithm, part, *given, replay=_replay_factory(algorithm, c, network))
+    algorithm: AlgorithmClass
+    config: Config
+    """The settings as learners and workers have them."""
+    spec: RolloutSpec
+    backend: Backend
+    program: RunProgram | None
+    losses: Losses
+    plan: Plan
+
+    def learner(self) -> Handle:
+        """The learner's handle: in this process, or one or several learners in actors that answer as one.
+
+        Raises:
+            ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
+        """
+        c, algorithm, spec, backend = self.config, self.algorithm, self.spec, self.backend
+        given = (spec.network, spec.seed, spec.networks, learner_threads(algorithm, c, spec.network))
+        build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=self.program)
+        if isinstance(c, OffPolicyConfig):
+            assert issubclass(algorithm, OffPolicy)
+            alone = c.num_learners > 1 and c.learner_sync == "asynchronous"  # each updates with its part of a batch
+            part = c.replace({"batch_size": c.batch_size // c.num_learners}) if alone else c
+            build = partial(ReplayLearner, algorithm, part, *given, replay=self._replay_factory(c))
+            if c.num_replay_shards:
+                build = partial(ShardLearner, algorithm, c, *given)
+        try:
+            if c.num_learners and backend.name != "local":
+                return self._learners(build)
+            handle = backend.here(build)
+            backend.get(handle.submit(Learner.weights))  # raises what the factory raised
+        except TimeoutError:
+            who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
+            raise ResourceError(
+                f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
+            ) from None
+        return handle
+
+    def _learners(self, build: Callable[..., Learner]) -> LearnerGroup:
+        """`num_learners` actors with an equal part of the GPUs each, which update together or, if the settings say so, alone."""
+        c = self.config
+        gpus = c.num_gpus / c.num_learners
+        own_buffer = isinstance(c, OffPolicyConfig) and not c.num_replay_shards
+        together = c.num_learners > 1 and (not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce")
+
+        def factory(rank: int) -> Callable[[], Learner]:
+            more: dict[str, object] = {"rank": rank} if own_buffer else {}
+            if together:
+                # NCCL refuses two members on one GPU; the gradients of users' models are NumPy's
+                nccl = gpus >= 1 and c.device != "cpu" and not isinstance(c, CustomModelConfig)
+                more["collective"] = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
+            return partial(build, **more)
+
+        return LearnerGroup(
+            self.backend,
+            factory,
+            c.num_learners,
+            num_cpus=1,
+            num_gpus=gpus,
+            start_s=_PLACE_SECONDS,
+            timeout_s=max(START_S, c.worker_timeout_s),
+            losses=self.losses,
+            meet=together,
+        )
+
+    def workers(self) -> Workers:
+        """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
+        c = self.config
+        build: Callable[..., object] = rollout_factory(self.algorithm, c, self.spec)
+        if self.program is not None:
+            build = partial(Actor, self.spec, self.program)
+        shared = [self.backend.put(array) for array in self.algorithm.shared(c)]
+        workers: Workers = WorkerGroup(
+            self.backend,
+            lambda index, restarts: partial(build, index, restarts, *shared),
+            max(1, c.num_workers),
+            num_cpus=c.num_cpus_per_worker,
+            timeout_s=c.worker_timeout_s,
+            max_restarts=c.max_restarts,
+            describe=entry_name(c.env),
+        )
+        workers.call_all(Rollout.ready)
+        return workers
+
+    def _replay_factory(self, c: OffPolicyConfig) -> Callable[[int], Replay]:
+        """Builds one of the buffers that share the data, given its index."""
+        assert issubclass(self.algorithm, OffPolicy)
+        shards = c.num_replay_shards or max(1, c.num_learners)
+        return replay_factory(self.algorithm.replay_kind(c), replay_spec(c, self.spec.network).part(shards))
+
+    def _replay_source(self, c: OffPolicyConfig, learner: Handle) -> ReplaySource:
+        """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
         if c.num_replay_shards:
-            build = partial(ShardLearner, algorithm, c, *given)
-    try:
-        if c.num_learners and backend.name != "local":
-            return _learners(c, build, backend, losses)
-        handle = backend.here(build)
-        backend.get(handle.submit(Learner.weights))  # raises what the factory raised
-    except TimeoutError:
-        who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
-        raise ResourceError(
-            f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
-        ) from None
-    return handle
+            replay = self._replay_factory(c)
+            return ShardedReplay(self.backend, learner, c, self.losses, lambda index: partial(replay, index), self.plan)
+        if not isinstance(learner, LearnerGroup) or len(learner) == 1:
+            return ReplaySource(self.backend, learner, c, self.losses)
+        if c.learner_sync == "asynchronous":
+            shared = partial(SharedParameters, 1 / c.num_learners)
+            return AsynchronousLearners(self.backend, learner, c, self.losses, shared, self.plan.place("other"))
+        return LearnersReplay(self.backend, learner, c, self.losses)
+
+    def replay_plan(self, learner: Handle) -> ReplayPlan:
+        """Settings of the replay loop."""
+        c = self.config
+        assert isinstance(c, OffPolicyConfig)
+        round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
+        slack = 0.0 if self.backend.name == "local" else round_steps * c.updates_per_step
+        return ReplayPlan(c, partial(self.algorithm.exploration, c), self._replay_source(c, learner), slack)
+
+    def asynchronous_plan(self) -> AsynchronousPlan:
+        """Settings of the asynchronous loop."""
+        c = self.config
+        assert isinstance(c, AsynchronousConfig)
+        return AsynchronousPlan(
+            update_size=self.algorithm.update_size(c),
+            min_parts=max(1, c.num_learners),
+            in_flight=1 if self.backend.name == "local" else c.fragments_in_flight,
+            steps_per_iteration=c.steps_per_iteration,
+            exploration=partial(self.algorithm.exploration, c),
+            max_staleness=c.max_staleness,
+            max_parts=None if self.program is None else self.program.num_storages,
+        )
+
+    def publisher(self, learner: Handle, workers: Workers) -> ByReference:
+        """Sends the weights with each call, or from a parameter server on each node that has workers."""
+        c, backend = self.config, self.backend
+        if not c.parameter_server:
+            return ByReference(backend, learner)
+        servers = [self.plan.place("server", i).node for i in range(len(self.plan.at["server"]))]
+        nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
+        factory = partial(ParameterServer, self.spec.network)
+        return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses)
 
 
 def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str:
@@ -646,35 +732,6 @@ def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) 
     return c.num_threads or most
 
 
-def _workers(
-    algorithm: AlgorithmClass, c: Config, spec: RolloutSpec, backend: Backend, program: Program | None
-) -> Workers:
-    """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
-    build: Callable[..., object] = rollout_factory(algorithm, c, spec)
-    if program is not None:
-        build = partial(Actor, spec, program)
-    shared = [backend.put(array) for array in algorithm.shared(c)]
-    workers: Workers = WorkerGroup(
-        backend,
-        lambda index, restarts: partial(build, index, restarts, *shared),
-        max(1, c.num_workers),
-        num_cpus=c.num_cpus_per_worker,
-        timeout_s=c.worker_timeout_s,
-        max_restarts=c.max_restarts,
-        describe=entry_name(c.env),
-    )
-    workers.call_all(Rollout.ready)
-    return workers
-
-
-def _replay_factory(
-    algorithm: type[OffPolicy[OffPolicyConfig]], c: OffPolicyConfig, network: NetworkSpec
-) -> Callable[[int], Replay]:
-    """Builds one of the buffers that share the data, given its index."""
-    shards = c.num_replay_shards or max(1, c.num_learners)
-    return replay_factory(algorithm.replay_kind(c), replay_spec(c, network).part(shards))
-
-
 def replay_spec(c: OffPolicyConfig, network: NetworkSpec) -> ReplaySpec:
     """What a buffer of all data is made from."""
     return ReplaySpec(
@@ -687,105 +744,6 @@ def replay_spec(c: OffPolicyConfig, network: NetworkSpec) -> ReplaySpec:
         priority_exponent=c.priority_exponent if c.prioritized else 0.0,
         seed=c.seed or 0,
         columns=row_shapes(network),
-    )
-
-
-def _replay_source(
-    algorithm: type[OffPolicy[OffPolicyConfig]],
-    c: OffPolicyConfig,
-    network: NetworkSpec,
-    backend: Backend,
-    learner: Handle,
-    losses: Losses,
-    planned: Plan,
-) -> ReplaySource:
-    """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
-    if c.num_replay_shards:
-        replay = _replay_factory(algorithm, c, network)
-        return ShardedReplay(backend, learner, c, losses, lambda index: partial(replay, index), planned)
-    if not isinstance(learner, LearnerGroup) or len(learner) == 1:
-        return ReplaySource(backend, learner, c, losses)
-    if c.learner_sync == "asynchronous":
-        shared = partial(SharedParameters, 1 / c.num_learners)
-        return AsynchronousLearners(backend, learner, c, losses, shared, planned.place("other"))
-    return LearnersReplay(backend, learner, c, losses)
-
-
-def _replay_plan(
-    algorithm: AlgorithmClass,
-    c: Config,
-    network: NetworkSpec,
-    backend: Backend,
-    learner: Handle,
-    losses: Losses,
-    planned: Plan,
-) -> ReplayPlan:
-    """Settings of the replay loop."""
-    assert issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
-    round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-    source = _replay_source(algorithm, c, network, backend, learner, losses, planned)
-    slack = 0.0 if backend.name == "local" else round_steps * c.updates_per_step
-    return ReplayPlan(c, partial(algorithm.exploration, c), source, slack)
-
-
-def _asynchronous_plan(
-    algorithm: AlgorithmClass, c: Config, backend: Backend, program: RunProgram | None
-) -> AsynchronousPlan:
-    """Settings of the asynchronous loop."""
-    assert isinstance(c, AsynchronousConfig)
-    return AsynchronousPlan(
-        update_size=algorithm.update_size(c),
-        min_parts=max(1, c.num_learners),
-        in_flight=1 if backend.name == "local" else c.fragments_in_flight,
-        steps_per_iteration=c.steps_per_iteration,
-        exploration=partial(algorithm.exploration, c),
-        max_staleness=c.max_staleness,
-        max_parts=None if program is None else program.num_storages,
-    )
-
-
-def _publisher(
-    c: Config,
-    network: NetworkSpec,
-    backend: Backend,
-    learner: Handle,
-    workers: Workers,
-    losses: Losses,
-    planned: Plan,
-) -> ByReference:
-    """Sends the weights with each call, or from a parameter server on each node that has workers."""
-    if not c.parameter_server:
-        return ByReference(backend, learner)
-    servers = [planned.place("server", i).node for i in range(len(planned.at["server"]))]
-    nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
-    factory = partial(ParameterServer, network)
-    return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=losses)
-
-
-def _learners(c: Config, build: Callable[..., Learner], backend: Backend, losses: Losses) -> LearnerGroup:
-    """`num_learners` actors with an equal part of the GPUs each, which update together or, if the settings say so, alone."""
-    gpus = c.num_gpus / c.num_learners
-    own_buffer = isinstance(c, OffPolicyConfig) and not c.num_replay_shards
-    together = c.num_learners > 1 and (not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce")
-
-    def factory(rank: int) -> Callable[[], Learner]:
-        more: dict[str, object] = {"rank": rank} if own_buffer else {}
-        if together:
-            # NCCL refuses two members on one GPU; the gradients of users' models are NumPy's
-            nccl = gpus >= 1 and c.device != "cpu" and not isinstance(c, CustomModelConfig)
-            more["collective"] = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
-        return partial(build, **more)
-
-    return LearnerGroup(
-        backend,
-        factory,
-        c.num_learners,
-        num_cpus=1,
-        num_gpus=gpus,
-        start_s=_PLACE_SECONDS,
-        timeout_s=max(START_S, c.worker_timeout_s),
-        losses=losses,
-        meet=together,
     )
 
 

@@ -254,9 +254,10 @@ class Training(metaclass=_Answering):
         """Class of the program, as "module:Class"; "" without one."""
         system = assemble(name, resolved.config, program, like, chosen)
         self.config, self.network, self.context = system.config, system.network, system.context
-        self.observation_space, self.action_space = system.observation_space, system.action_space
+        found = system.found
+        self.observation_space, self.action_space = found.sample.observation_space, found.sample.action_space
         """Of one environment, as it gives and takes them."""
-        self.callbacks, self.evaluations = system.callbacks, system.evaluations
+        self.callbacks, self.evaluations = found.callbacks, system.evaluations
         self.backend, self.plan = system.context.backend, system.plan
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
@@ -266,7 +267,7 @@ class Training(metaclass=_Answering):
         """What was changed in this run, oldest first (`raypid.changes`)."""
         self.sources = resolved.sources
         """Where each setting came from (`raypid.run.assembly.Resolved`)."""
-        resolved.settle(system.adapted)
+        resolved.settle(found.adapted)
         self._made_to_fit = self._note_fit(resolved)
         self.on_rollback: Callable[[], None]
         """Called after each rollback."""
