@@ -65,11 +65,11 @@ class ReplaySource:
         learner: Handle,
         config: OffPolicyConfig,
         losses: Losses,
-        buffers: Sequence[Handle] = (),
+        buffers: list[Handle] | None = None,
     ) -> None:
         self.backend, self.learner, self.config, self.losses = backend, learner, config, losses
-        self.buffers = list(buffers) or [learner]
-        """The roles that hold the buffers."""
+        self.buffers = buffers or [learner]
+        """The roles that hold the buffers; those of lost ones are replaced."""
         self.timeout_s = max(START_S, config.worker_timeout_s)
         self.saved: Path | None = None
         """The newest save of the buffers in this run."""
@@ -81,14 +81,10 @@ class ReplaySource:
         """Rows that could be drawn from each buffer when this was last known."""
         self._refilling: set[int] = set()
         """Buffers that were lost, which are not drawn from until they hold enough rows."""
-        if isinstance(learner, LearnerGroup):
-            self._fill_with(learner)
+        if isinstance(learner, LearnerGroup) and not config.num_replay_shards:
+            learner.buffers_with = self._fill  # they lie with the learners, which are lost together with them
 
     # -- what differs between sources ----------------------------------------------------------------------------------
-
-    def _fill_with(self, learners: LearnerGroup) -> None:
-        """The buffers lie with the learners, which are lost together with them."""
-        learners.buffers_with = self._fill
 
     def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
         """Do that many updates with rewards times `reward_factor`; returns the number that was done, and the new weights. None are done
@@ -152,14 +148,11 @@ class ReplaySource:
     def clear(self) -> None:
         """Empty the buffers."""
         self.forget()
-        self._ready = self._submit_all(Replay.clear)
+        self._ready = [self._submit(i, Replay.clear) for i in range(len(self._ready))]
 
     def of_all(self, method: Callable[[Replay], T]) -> list[T]:
         """The results of a method of every buffer's."""
-        return self._results(self._submit_all(method))
-
-    def _submit_all(self, method: Callable[..., T]) -> list[Future[T]]:
-        return [self._submit(i, method) for i in range(len(self._ready))]
+        return self._results([self._submit(i, method) for i in range(len(self._ready))])
 
     def _results(self, futures: Sequence[Future[T]]) -> list[T]:
         """The results of a call of each buffer."""
@@ -259,7 +252,8 @@ class ReplaySource:
 
     def _handle(self, index: int) -> Handle:
         """The role itself that holds a buffer."""
-        return self.learner.handles[index] if isinstance(self.learner, LearnerGroup) else self.buffers[index]
+        handle = self.buffers[index]
+        return handle.handles[index] if isinstance(handle, LearnerGroup) else handle
 
     def _filling(self, index: int, held: int) -> Steps[str]:
         """Fill a buffer that was built anew from its part of the newest save, and count what is lost of the rows that were `held`;
@@ -453,7 +447,7 @@ class ShardedReplay(ReplaySource):
     ) -> None:
         self.factory = factory
         self.places = [planned.place("shard", i) for i in range(config.num_replay_shards)]
-        shards = [backend.spawn(factory(i), place) for i, place in enumerate(self.places)]
+        shards: list[Handle] = [backend.spawn(factory(i), place) for i, place in enumerate(self.places)]
         super().__init__(backend, learner, config, losses, shards)
         self.chunk = config.updates_per_call
         self.feeds = planned.feeds()
@@ -473,12 +467,6 @@ class ShardedReplay(ReplaySource):
 
     def buffer_of(self, worker: int) -> int:
         return self.feeds[worker]
-
-    def _fill_with(self, learners: LearnerGroup) -> None:
-        pass
-
-    def _handle(self, index: int) -> Handle:
-        return self.buffers[index]
 
     def _submit(self, index: int, method: Callable[..., T], *args: object) -> Future[T]:
         self.settle(index)
