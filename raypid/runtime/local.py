@@ -91,11 +91,10 @@ class LocalHandle:
             return Failed(error)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[LocalFuture[A], LocalFuture[B]]:
-        try:
-            self.ready.result()
-            a, b = getattr(self.role, method.__name__)(*map(self._resolve, args))
-        except Exception as error:
-            return Failed(error), Failed(error)
+        both = self.submit(method, *args)
+        if isinstance(both, Failed):
+            return both, both
+        a, b = both.result()
         return Value(a), Value(b)
 
 
