@@ -330,14 +330,14 @@ class WorkerGroup(Generic[R, D]):
         self.look()
         pending = {i: submit(i) for i in self.present}
         asked = {i: self.handles[i] for i in pending}
-        deadline = {i: self._due(i) for i in pending}
+        deadline = {i: self.due(i, self.timeout_s) for i in pending}
         results: dict[int, tuple[A, B]] = {}
         while pending:
             for i, (first, other) in list(pending.items()):
                 try:
                     if not self._built[i]:  # the time that its start takes does not count
                         self._value(asked[i].ready, time.monotonic() + max(START_S, self.timeout_s))
-                        self._built[i], deadline[i] = True, self._due(i)
+                        self._built[i], deadline[i] = True, self.due(i, self.timeout_s)
                         say("starting workers", f"{sum(self._built)} of {len(self)} workers are up")
                     value = self._value(first, deadline[i])
                 except (WorkerLost, TimeoutError) as error:
@@ -346,15 +346,11 @@ class WorkerGroup(Generic[R, D]):
                     if i in self.absent:
                         del pending[i]
                         continue
-                    pending[i], deadline[i], asked[i] = submit(i), self._due(i), self.handles[i]
+                    pending[i], deadline[i], asked[i] = submit(i), self.due(i, self.timeout_s), self.handles[i]
                     continue
                 results[i] = value, other
                 del pending[i]
         return dict(sorted(results.items()))
-
-    def _due(self, index: int) -> float:
-        """The deadline of a call that is made now. It waits for the calls under way first."""
-        return time.monotonic() + self.timeout_s * (1 + self.running(index))
 
     def answers(self, method: Callable[..., T], patience_s: float) -> dict[int, T]:
         """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
