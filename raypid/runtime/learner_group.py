@@ -193,16 +193,14 @@ class LearnerGroup:
         fixed = _FOR_ALL.get(method.__name__, len(args))
         shares = split(args[fixed:], len(self))
         self.keep_copy()
-        call: Future[A] = self._call(
+        call: Future[Any] = self._call(
             range(len(self)),
             method,
             lambda rank: self.handles[rank].submit_parts(method, *args[:fixed], *shares[rank]),
         )
-        if not isinstance(call, Together):
-            return call, Failed(self.failure or RuntimeError())
-        if method.__name__ in _FOR_ALL:
+        if isinstance(call, Together) and method.__name__ in _FOR_ALL:
             self.learning = call
-        return call, Second(call)
+        return call, Second(call) if isinstance(call, Together) else call
 
     def submit_to(self, rank: int, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method` of one learner."""
@@ -212,8 +210,8 @@ class LearnerGroup:
         self, rank: int, method: Callable[..., tuple[A, B]], *args: object
     ) -> tuple[Future[A], Future[B]]:
         """Call a method that returns a pair of one learner."""
-        call: Future[A] = self._call([rank], method, lambda rank: self.handles[rank].submit_parts(method, *args))
-        return call, Second(call) if isinstance(call, Together) else Failed(self.failure or RuntimeError())
+        call: Future[Any] = self._call([rank], method, lambda rank: self.handles[rank].submit_parts(method, *args))
+        return call, Second(call) if isinstance(call, Together) else call
 
     def _call(
         self,
@@ -539,13 +537,10 @@ class Together(LocalFuture[T]):
             if group.meets and len(self.ranks) > 1:  # the others wait for one that has never begun
                 group.mend({}, call, gone[0])
             raise gone[0]
-        lost = {rank: "died" for rank, error in errors.items() if _is_death(error)}
-        if not lost:
-            lost = dict.fromkeys(pending, f"did not answer within {group.timeout_s:g} s")
-        cause = next(
-            (error for error in errors.values() if _is_death(error)), next(iter(errors.values()), TimeoutError())
-        )
-        group.mend(lost, call, cause)
+        deaths = {rank: error for rank, error in errors.items() if _is_death(error)}
+        overdue = dict.fromkeys(pending, f"did not answer within {group.timeout_s:g} s")
+        cause = next(iter((deaths or errors).values()), TimeoutError())
+        group.mend(dict.fromkeys(deaths, "died") or overdue, call, cause)
 
 
 class Second(LocalFuture[T]):
