@@ -90,7 +90,7 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
         return
     module, attribute = apart(text)
     places = _places(module)
-    if inside := next((p for p in places if _lies_in(p, folder) or run_folder_of(p) is not None), None):
+    if inside := next((p for p in places if p.is_relative_to(folder.resolve()) or run_folder_of(p) is not None), None):
         raise UntrustedError(
             f"{folder} names {text!r} ({key}), which lies in a run's folder ({inside}). Code is never imported from there: "
             "move it to your project."
@@ -130,10 +130,6 @@ def _places(module: str) -> list[Path]:
         search = list(spec.submodule_search_locations)
         places += [Path(location).resolve() for location in search]
     return places
-
-
-def _lies_in(place: Path, folder: Path) -> bool:
-    return place.is_relative_to(folder.resolve())
 
 
 def _registered_by_package(module: str, name: str) -> bool:
