@@ -50,7 +50,7 @@ from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
 from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, State, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
-from raypid.runtime.sessions import Session
+from raypid.runtime.sessions import Session, beside
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {
@@ -433,19 +433,17 @@ class RayBackend:
 
     def _begin_watch(self) -> None:
         """Watch the head and Ray on this machine; nodes follow once roles are there."""
-        context, changed = ray.get_runtime_context(), weakref.WeakMethod(self._changed)
+        context, this = ray.get_runtime_context(), weakref.ref(self)
 
         def tell(name: str, state: State) -> None:
-            if (told := changed()) is not None:
-                told(name, state)
-
-        self._look()
-        looking = weakref.WeakMethod(self._look)
+            if (backend := this()) is not None:
+                backend._changed(name, state)
 
         def look() -> None:
-            if (asked := looking()) is not None:
-                asked()
+            if (backend := this()) is not None:
+                backend._look()
 
+        self._look()
         self._watch = Watch(tell, look)
         weakref.finalize(self, self._watch.close)  # an agent that was never closed
         if self._is_client:
@@ -463,11 +461,8 @@ class RayBackend:
                     self._begin_witness(node["NodeManagerAddress"], node["NodeManagerPort"])
 
     def _begin_witness(self, host: str, port: int) -> None:
-        command = [sys.executable, "-I", "-S", witness.__file__, host, str(port)]
-        with contextlib.suppress(OSError):
-            self._witness = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/"
-            )
+        self._witness = beside(witness.__file__, host, str(port))
+        if self._witness is not None:
             weakref.finalize(self, _end, self._witness)
 
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
@@ -978,13 +973,15 @@ def _raise_creation_error(error: Exception) -> None:
     lines = [line for line in text.splitlines() if line.strip()]
     found = re.search(r"\bip=([^,)\s]+)", text)
     node = f"the node {found[1]}" if found else "a node"
-    if re.search("No module named 'raypid'", text):
-        said = f"{node[0].upper()}{node[1:]} has no raypid: install the one of this run there, {raypid_here()}, and start its Ray again."
-        raise _with_traceback(UserError(said), text) from error
-    if "No module named 'raypid." in text or "from 'raypid" in text:
-        said = f"{node[0].upper()}{node[1:]} has another raypid than this run, {raypid_here()}: install the same there."
-        raise _with_traceback(UserError(said), text) from error
-    raise _with_traceback(RuntimeError(f"A worker could not start on {node}: {lines[-1].strip()}"), text) from error
+    why: Exception = RuntimeError(f"A worker could not start on {node}: {lines[-1].strip()}")
+    here = f"{node[0].upper()}{node[1:]} has"
+    if "No module named 'raypid'" in text:
+        why = UserError(
+            f"{here} no raypid: install the one of this run there, {raypid_here()}, and start its Ray again."
+        )
+    elif "No module named 'raypid." in text or "from 'raypid" in text:
+        why = UserError(f"{here} another raypid than this run, {raypid_here()}: install the same there.")
+    raise _with_traceback(why, text) from error
 
 
 def _with_traceback(error: Exception, text: str) -> Exception:

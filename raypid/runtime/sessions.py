@@ -24,6 +24,16 @@ _open: set[Session] = set()
 """Those that nobody has closed, and whoever started them may have forgotten: guard and lock last as long as Ray."""
 
 
+def beside(script: str, *given: str, stderr: int | None = None) -> subprocess.Popen[bytes] | None:
+    """Start a script that watches this process from another session, whose stdin ends with it; None if it cannot be started."""
+    command = [sys.executable, "-I", "-S", script, *given]
+    with contextlib.suppress(OSError):
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True, cwd="/"
+        )
+    return None
+
+
 class Session:
     """Ray's processes and its folder, from before they start until they have ended.
 
@@ -45,18 +55,8 @@ class Session:
 
     def watch(self) -> None:
         """Start the guard. Where that is not possible, Ray's processes end by themselves, if later."""
-        if sys.platform != "linux":
-            return
-        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), self.mark]
-        with contextlib.suppress(OSError):
-            self._guard = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-            )
+        if sys.platform == "linux":
+            self._guard = beside(guard.__file__, str(os.getpid()), self.mark, stderr=subprocess.DEVNULL)
 
     def begin(self, folder: Path) -> None:
         """Once Ray has started: take its folder, and remove the oldest of those that nobody holds."""
