@@ -137,14 +137,12 @@ def _is_saved_alone(record: Record) -> bool:
 
 
 def _resume(record: Record, saved: Saved | None, last: int) -> str:
-    if (
-        saved is None
-        and record.params
-        and not _ended_by_error(record)
-        and not any((record.folder / "checkpoints").glob("*"))
-    ):
-        return f"It has no checkpoint yet: `raypid train --resume {shlex.quote(str(record.folder))}` begins it anew."
     if saved is None:
+        has_some = any((record.folder / "checkpoints").glob("*"))
+        if record.params and not _ended_by_error(record) and not has_some:
+            return (
+                f"It has no checkpoint yet: `raypid train --resume {shlex.quote(str(record.folder))}` begins it anew."
+            )
         return "There is no sound checkpoint to go on from: start anew."
     lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""
     if saved.path != checkpoint.latest(record.folder / "checkpoints"):
@@ -204,9 +202,8 @@ class Bad(NamedTuple):
 def _not_finite(record: Record) -> Bad | None:
     """The metric of the learner that was the first to be NaN or infinite."""
     rows = {name: np.flatnonzero(np.isinf(record.column(f"learner/{name}"))) for name in _FINITE}
-    return min(
-        (Bad(name, int(at[0]), len(at)) for name, at in rows.items() if len(at)), key=lambda b: b.row, default=None
-    )
+    found = [Bad(name, int(at[0]), len(at)) for name, at in rows.items() if len(at)]
+    return min(found, key=lambda bad: bad.row, default=None)
 
 
 def _those(record: Record, *settings: str) -> str:
@@ -459,10 +456,8 @@ def updates(record: Record) -> Findings:
     explained = record.finite("learner/explained_variance")
     late = explained[len(explained) // 2 :]
     if len(late) >= 5 and np.median(late) < 0 and _flat(record) is not None:
-        text, advice = (
-            "The value function predicts returns worse than their mean would.",
-            "Look at lr, value_coef, normalize_rewards.",
-        )
+        text = "The value function predicts returns worse than their mean would."
+        advice = "Look at lr, value_coef, normalize_rewards."
         yield Finding("learning", "note", text, {"explained_variance": np.median(late)}, advice)
 
 
@@ -662,10 +657,8 @@ def crowding(record: Record) -> Findings:
     """More workers than cores. Said only on the machine that the run was on."""
     workers, cores = record.setting("num_workers") or 0.0, num_cores()
     if workers > cores and record.ran_here and not record.params.get("address"):
-        text, advice = (
-            f"{workers:.0f} workers share {cores} cores.",
-            "Fewer workers with more environments each (num_envs_per_worker).",
-        )
+        text = f"{workers:.0f} workers share {cores} cores."
+        advice = "Fewer workers with more environments each (num_envs_per_worker)."
         yield Finding("speed", "warning", text, {"num_workers": workers, "cores": cores}, advice)
 
 
