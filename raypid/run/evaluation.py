@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from raypid.config import Config
 from raypid.phases import phase
@@ -55,16 +55,6 @@ class Played:
         return {**self.evaluation.summary(), "timesteps_total": self.timesteps}
 
 
-class Place(Protocol):
-    """Where evaluations are played."""
-
-    def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
-        """Evaluate and wait for the result; None if interrupted, or if the process that played was lost."""
-
-    def close(self) -> None:
-        """Drop what is being played, and release what belongs to the place. The next evaluation builds it again."""
-
-
 class Evaluations:
     """The evaluations of one training run."""
 
@@ -72,7 +62,9 @@ class Evaluations:
         self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool, node: str | None = None
     ) -> None:
         self.config, self.context = config, context
-        self.inline: Place = Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
+        self.inline: Here | InWorker = (
+            Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
+        )
         """Where evaluations are played that training waits for."""
         next_to_it = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
         self.beside = Beside(config, context, next_to_it, node) if parallel else None
@@ -241,6 +233,8 @@ class Here:
         self.context, self.evaluator = context, Evaluator(spec)
 
     def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
+        """Evaluate and wait for the result; None if interrupted."""
+
         def after_step(env: object) -> None:
             if interrupted():
                 raise _Interrupted
@@ -288,9 +282,11 @@ class Remote(ABC):
         """
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Drop what is being played. The next evaluation builds anew what was ended."""
 
     def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
+        """Evaluate and wait for the result; None if interrupted, or if the process that played was lost."""
         self.start(weights, timesteps, order)
         played = self.wait(math.inf, interrupted)
         if self.busy:
@@ -358,10 +354,9 @@ class InWorker(Remote):
             if not ready:
                 raise TimeoutError
             return Played(self.context.backend.get(call), self._weights, self._timesteps)
+        except ArgumentLost:
+            self._weights_lost()
         except (WorkerLost, TimeoutError) as error:
-            if isinstance(error, ArgumentLost):
-                self._weights_lost()
-                return None
             self._timeouts += isinstance(error, TimeoutError)
             if self._is_there:
                 self.context.workers.recover(self._worker, "evaluate()", error, self._seconds)
