@@ -320,7 +320,11 @@ def assemble(
     try:
         inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
         settled, surprises = algorithm.settled(inner, network)
-        notes += [*surprises, *_unseeded(config, found.sample)]
+        notes += surprises
+        if not found.sample.is_seeded:
+            notes.append(
+                f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
+            )
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
         spec = rollout_spec(algorithm, config, network)
         spec.callbacks = callbacks if backend.name == "local" else _copied(callbacks)
@@ -369,14 +373,6 @@ def _evaluations(config: Config, context: Context, spec: RolloutSpec, planned: P
     local = context.backend.name == "local"
     parallel = bool(config.evaluation_parallel) if local else bool(planned.at["evaluator"])
     return Evaluations(config, context, spec, parallel=parallel, node=planned.place("evaluator").node)
-
-
-def _unseeded(config: Config, sample: Sample) -> list[str]:
-    if sample.is_seeded:
-        return []
-    return [
-        f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
-    ]
 
 
 def _words(program: RunProgram | None) -> Words:
