@@ -55,7 +55,7 @@ class BestPolicy:
         if self.score is not None and not score >= self.score:
             return
         self.score, self.timesteps = score, played.timesteps
-        self.weights = agent.weights_of(played)
+        self.weights = agent.backend.get(played.weights)
         self.final = _final(evaluation.summary()) if evaluation.confirms else None
 
     def write(self, agent: Training) -> None:

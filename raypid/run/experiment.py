@@ -158,14 +158,15 @@ def clear_folder(out: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
+def _reported(key: str, result: Mapping[str, float]) -> float:
+    """What a result has of a stop criterion; less than anything if it has nothing. on_iteration may add entries of any name."""
+    return result.get(key, result.get(key.removeprefix("custom/"), -math.inf))
+
+
 def further(stop: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, float]:
     """Stop criteria by which a run that has reached one of these goes on, for about as long again. `reached`: its last result and its
     counts."""
-    met = {
-        key
-        for key, goal in stop.items()
-        if reached.get(key, reached.get(key.removeprefix("custom/"), -math.inf)) >= goal
-    }
+    met = {key for key, goal in stop.items() if _reported(key, reached) >= goal}
     spent = met & COUNTS
     if not spent:  # it was a return, or another metric: it would end the run again
         size = 10 ** max(0, len(str(int(reached["timesteps_total"]))) - 2)
@@ -205,10 +206,10 @@ def _of_main(settings: Mapping[str, object]) -> list[str]:
 def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
     """The first stop criterion that a result has met, in words; "" if there is none."""
     for key, target in stop.items():
-        value = result.get(key, result.get(key.removeprefix("custom/")))  # on_iteration may add entries of any name
+        value = _reported(key, result)
         if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
             continue
-        if value is not None and value >= target:
+        if value >= target:
             return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
     return ""
 
@@ -313,7 +314,7 @@ class Run:
         agent, resumed = self.agent, self.agent.iteration
         options = self.options
         agent.plan_evaluations(self.stop.get(EVALUATION), options.evaluation_steps, options.evaluation_episodes)
-        agent.write_losses_to(self.folder)
+        agent.errors.folder = self.folder
         last = int(self.stop.get(STEPS, agent.timesteps + 1)) - 1
         if told := agent.config.ended(last, agent.run_end):
             agent.notes.append(told)
@@ -446,7 +447,7 @@ class Run:
         self._tell_absent(result)
         self._tell_endless(result)
         self._tell_flaws()
-        if (played := agent.last_evaluation) is not None and EVALUATION in result:
+        if (played := agent.evaluations.last) is not None and EVALUATION in result:
             self.best.offer(played, agent)
         if self.reason and self._last_evaluation(result):
             self.reason = self._reason(result) or self.reason
@@ -680,7 +681,7 @@ class Run:
 
     def _tell_flaws(self) -> None:
         """Say once for each cause that evaluation episodes were cut, and once that tracebacks could not be kept."""
-        for cause, text in self.agent.cut_episodes.items():
+        for cause, text in self.agent.evaluations.cut_notes().items():
             if cause not in self._told_cut:
                 self._told_cut.add(cause)
                 self.progress.message(text)
@@ -718,7 +719,7 @@ class Run:
 
     def _owes_evaluation(self) -> bool:
         """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""
-        last = self.agent.last_evaluation
+        last = self.agent.evaluations.last
         if self.agent.config.evaluation_interval is not None or not self.agent.lengths:
             return False
         if last is None:

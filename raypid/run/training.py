@@ -394,10 +394,6 @@ class Training(metaclass=_Answering):
         place = {"step": self.timesteps, "iteration": self.iteration}
         self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
 
-    def write_losses_to(self, folder: Path) -> None:
-        """Write the tracebacks of workers that are lost to errors.txt in `folder`, which must exist by then."""
-        self.errors.folder = folder
-
     def explain(self) -> Explanation:
         """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
         from raypid.run.explain import explain
@@ -448,7 +444,7 @@ class Training(metaclass=_Answering):
                 raise
             except Diverged as error:
                 self._keep(error)
-                if not self._may_roll_back():
+                if self.config.on_divergence != "rollback" or self.rollbacks >= self.config.max_rollbacks:
                     raise
                 self._roll_back()
                 continue
@@ -511,9 +507,6 @@ class Training(metaclass=_Answering):
         except Diverged as error:
             self._keep(error)
             raise
-
-    def _may_roll_back(self) -> bool:
-        return self.config.on_divergence == "rollback" and self.rollbacks < self.config.max_rollbacks
 
     def _roll_back(self) -> None:
         """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
@@ -705,16 +698,6 @@ class Training(metaclass=_Answering):
         self.evaluations.automatic = self.config.evaluation_interval is None
         self.evaluations.every(every_steps)
 
-    @property
-    def last_evaluation(self) -> Played | None:
-        """The newest evaluation that has ended."""
-        return self.evaluations.last
-
-    @property
-    def cut_episodes(self) -> dict[str, str]:
-        """What to say of evaluation episodes that did not end and have been cut, by the cause."""
-        return self.evaluations.cut_notes()
-
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
         with self._keeping():
@@ -731,10 +714,6 @@ class Training(metaclass=_Answering):
         """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
         with self._keeping():
             return self.evaluations.play(weights, num_episodes, seed, interrupted)
-
-    def weights_of(self, played: Played) -> Weights:
-        """The weights that an evaluation played with."""
-        return self.backend.get(played.weights)
 
     # -- callbacks and acting ----------------------------------------------------------------------------------------
 
@@ -826,21 +805,16 @@ class Training(metaclass=_Answering):
                 self.on_failed_hook("on_checkpoint", error)
         return path
 
+    @phase("saving", "saving a checkpoint")
     def _write_checkpoint(
         self, folder: str | Path | None = None, score: float | None = None, patience_s: float | None = None
     ) -> Path:
         """What `save` does, without telling the callbacks."""
         self.check_open()
-        with phase("saving", "saving a checkpoint"):
-            return self._save(folder, score, patience_s)
-
-    def _save(self, folder: str | Path | None, score: float | None, patience_s: float | None) -> Path:
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
-        if patience_s is None:
-            workers = group.call_each(Rollout.state_dict)
-        else:
-            workers = group.answers(Rollout.state_dict, patience_s)
+        told = group.call_each if patience_s is None else partial(group.answers, patience_s=patience_s)
+        workers = told(Rollout.state_dict)
         self.num_saves += 1
         in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
         # without an order runs differ anyway, by which worker is first
@@ -1290,8 +1264,7 @@ def algorithm_of(run: object) -> str:
                 f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.config.Config or of another algorithm's "
                 f"Config, not {shown(run.Config)}."
             )
-        same = next((name for name in ALGORITHMS.names() if name == run.__name__ and ALGORITHMS.get(name) is run), "")
-        if not same:
+        if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:
             ALGORITHMS.add(run.__name__, run)
         return run.__name__
     raise ConfigError(f"An algorithm is a name or a class, such as 'PPO' or raypid.PPO, not {shown(run)}.")

@@ -74,9 +74,9 @@ class AgentTrainable(Trainable):
         result waits for an evaluation."""
         agent = self.agent
         result = agent.train()
-        while agent.last_evaluation is None and agent.config.evaluation_interval != 0:
+        while agent.evaluations.last is None and agent.config.evaluation_interval != 0:
             agent.evaluate_newest(never)  # once more if the process that plays was lost
-        if (played := agent.last_evaluation) is not None:
+        if (played := agent.evaluations.last) is not None:
             result |= {f"evaluation/{name}": x for name, x in played.summary().items()}
         return result
 
