@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -248,6 +248,25 @@ def _as_it_is(
 def _is_stop(value: object) -> bool:
     """Whether it can be stop criteria."""
     return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())
+
+
+@contextlib.contextmanager
+def signals_call(
+    handler: Callable[[int, FrameType | None], None],
+) -> Iterator[Mapping[int, Callable[[int, FrameType | None], object] | int | None]]:
+    """Let Ctrl-C, SIGTERM and SIGHUP (but not under nohup) call `handler`, in the main thread; gives what they called before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield {}
+        return
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    before = {int(number): signal.signal(number, handler) for number in numbers}
+    try:
+        yield before
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous if previous is not None else signal.SIG_DFL)
 
 
 class Run:
@@ -849,10 +868,6 @@ class Run:
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
         """End the run on a signal: after this iteration and with a checkpoint, or at once on a second one; a third is not ours."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
         owner = os.getpid()
 
         def on_signal(number: int, frame: FrameType | None) -> None:
@@ -863,7 +878,7 @@ class Run:
             self._interrupts += 1
             if time.monotonic() < self.ends_at_once_until:
                 self._interrupts += 1
-            if self._interrupts > 2 and callable(outer := before[signal.Signals(number)]):
+            if self._interrupts > 2 and callable(outer := before[number]):
                 outer(
                     number, frame
                 )  # impatience with what the second one set going: the command line's ends the process
@@ -874,12 +889,5 @@ class Run:
             ends = "now" if self._playing else "after this iteration, with a checkpoint"
             self.progress.message(f"Stopping {ends}. {again} stops at once{without}.")
 
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, on_signal) for number in numbers}
-        try:
+        with signals_call(on_signal) as before:
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -14,8 +14,6 @@ import math
 import os
 import shlex
 import shutil
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +35,7 @@ from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
-from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder
+from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder, signals_call
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.ray_parcel import Carried, node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
@@ -471,9 +469,6 @@ def described(trial: Trial, population: Population | None = None) -> dict[str, A
 @contextlib.contextmanager
 def _interruptible(watch: _Watch) -> Iterator[None]:
     """End all trials, with a checkpoint each, on Ctrl-C, SIGTERM or SIGHUP; on a second one at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if watch.interrupted:
@@ -481,15 +476,8 @@ def _interruptible(watch: _Watch) -> Iterator[None]:
         watch.interrupted = True
         watch.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once, without.")
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, on_signal) for number in numbers}
-    try:
+    with signals_call(on_signal):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _silence() -> None:
