@@ -60,19 +60,21 @@ class LossBudget:
         self.max_restarts = max_restarts
         self._times: deque[float] = deque()
 
-    def spend(self, message: str, hint: str = "") -> None:
-        """Count a loss.
+    def spend(
+        self, message: str, hint: str = "", error: Exception | None = None, failure: type[Exception] = WorkersFailed
+    ) -> None:
+        """Count a loss, which `error` told of.
 
         Raises:
-            WorkersFailed: there were more than max_restarts. Its text is the message, what was counted, and the hint.
+            Of type `failure`: there were more than max_restarts. Its text is the message, what was counted, and the hint.
         """
         self._times.append(now := time.monotonic())
         while now - self._times[0] > LOSS_WINDOW_S:
             self._times.popleft()
         if len(self._times) > self.max_restarts:
-            raise WorkersFailed(
+            raise failure(
                 f"{message} That is loss number {len(self._times)} within an hour; max_restarts allows {self.max_restarts}.{hint}"
-            )
+            ) from error
 
 
 class Losses:
@@ -97,10 +99,8 @@ class Losses:
         """
         self.add(kind, number)
         self.errors.add(f"{message}\n{error}\n\n")
-        try:
-            self._budgets.setdefault(kind, LossBudget(self.max_restarts)).spend(message)
-        except WorkersFailed as over:
-            raise failure(str(over)) from error
+        budget = self._budgets.setdefault(kind, LossBudget(self.max_restarts))
+        budget.spend(message, error=error, failure=failure)
 
     def add(self, kind: str, number: int) -> None:
         """Count what went with a role, such as rows of replay."""
@@ -286,7 +286,7 @@ class WorkerGroup(Generic[R, D]):
 
         Raises:
             The error itself: no argument can be mended.
-            WorkersFailed: see `replace`.
+            WorkersFailed: see `recover`.
         """
         if not isinstance(error, ArgumentLost):
             self.recover(index, call, error)
@@ -299,11 +299,8 @@ class WorkerGroup(Generic[R, D]):
 
     def call_each(self, method: Callable[..., T], *args: object) -> dict[int, T]:
         """Call `method` of every worker that is there; returns the results by worker, in order."""
-
-        def submit(index: int) -> tuple[Future[T], None]:
-            return self.handles[index].submit(method, *self._given(index, args)), None
-
-        return {i: value for i, (value, _) in self._results(submit, method, args).items()}
+        results = self._results(lambda i: (self.handles[i].submit(method, *self._given(i, args)), None), method, args)
+        return {i: value for i, (value, _) in results.items()}
 
     def call_all_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> list[tuple[A, Future[B]]]:
         """Call a method that returns a pair of every worker that is there; returns (first value, future of the second) in worker
@@ -399,7 +396,7 @@ class WorkerGroup(Generic[R, D]):
 
         Raises:
             Halted: there is no worker, and the run is to end.
-            WorkersFailed: see `replace` and `wait_for_one`.
+            WorkersFailed: see `recover` and `wait_for_one`.
         """
         self.look()
         if not self.present and not others:
@@ -461,14 +458,20 @@ class WorkerGroup(Generic[R, D]):
         while any(self._running):
             self.finished(None)
 
-    def replace(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
-        """Count worker `index` as lost, kill it and build it anew. Its calls under way are lost with it.
+    def recover(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
+        """Count a worker that has died or is overdue as lost, kill it and build it anew, unless it was lost with its node. Its calls
+        under way are lost with it.
 
         waited_s: the time that an overdue call had; None: `timeout_s`.
 
         Raises:
             WorkersFailed: more were lost within an hour than `max_restarts`. The message names the worker, its environment and its last call.
         """
+        before = self.handles[index]
+        if isinstance(error, WorkerLost):
+            self.look(index)
+        if self.handles[index] is not before or index in self.absent:
+            return
         overdue = isinstance(error, TimeoutError)
         what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
         what = "ran out of memory" if isinstance(error, OutOfMemory) else what
@@ -479,10 +482,7 @@ class WorkerGroup(Generic[R, D]):
         self.errors.add(f"{message}\n{error}\n\n")
         self._end_process(index, interrupt=overdue)
         hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
-        try:
-            self.budget.spend(message, hint)
-        except WorkersFailed as failed:
-            raise failed from error
+        self.budget.spend(message, hint, error)
         self._begin(index)
         is_back = "It comes back when there is room for it." if index in self.absent else "It is built anew."
         self.tell(f"{message} {is_back}")
@@ -493,14 +493,6 @@ class WorkerGroup(Generic[R, D]):
             self.handles[index] = self._spawn(index)
         else:
             self.absent.add(index)
-
-    def recover(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
-        """Replace a worker that has died or is overdue, unless it was lost with its node; see `replace`."""
-        before = self.handles[index]
-        if isinstance(error, WorkerLost):
-            self.look(index)
-        if self.handles[index] is before and index not in self.absent:
-            self.replace(index, call, error, waited_s)
 
     def renew(self, index: int) -> None:
         """Replace a worker whose work is no longer wanted; it does not count as lost."""

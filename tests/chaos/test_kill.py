@@ -85,7 +85,7 @@ def test_a_replaced_worker_draws_other_numbers(ray_session: Any) -> None:
     with Agent("PPO", RAY) as agent:
         workers = agent.context.workers
         before = workers.call_all(Rollout.state_dict)
-        workers.replace(1, "a test", RuntimeError())
+        workers.recover(1, "a test", RuntimeError())
         after = workers.call_all(Rollout.state_dict)
     assert after[0] == before[0] and after[1] not in before
 
