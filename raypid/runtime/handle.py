@@ -113,7 +113,7 @@ class LostNode:
 
 
 class Backend(Protocol):
-    """Where roles run."""
+    """Where roles run. What is written here is true of a backend without nodes, which nothing is lost with."""
 
     name: str
 
@@ -126,6 +126,7 @@ class Backend(Protocol):
 
     def has_room(self, place: Place) -> bool:
         """Whether a role that is built there now would start: what is reserved for it is on a node that answers. Cheap."""
+        return True
 
     def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
         """Nodes that were lost since this was called last. Does not wait, except for the node of a role that has died (`suspect`).
@@ -133,21 +134,26 @@ class Backend(Protocol):
         Raises:
             ClusterLost: the head is gone.
         """
+        return []
 
     def remarks(self) -> list[str]:
         """Sentences for the user on nodes that are no loss yet, or none after all: that one does not answer. Each is told once."""
+        return []
 
     def where(self, handle: Handle) -> str:
         """The node of a role, as messages call it; "" where there is one alone. Cheap."""
+        return ""
 
     def is_lost(self, future: Future[object]) -> bool:
         """Whether a value is on lost nodes alone. Cheap."""
+        return False
 
     def here(self, factory: Callable[[], object]) -> Handle:
         """Build a role in this process."""
 
     def resources(self) -> dict[str, float]:
         """All CPUs, GPUs and memory, by Ray's names; empty where nothing is reserved."""
+        return {}
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node where a role is, or "" if that does not become known within `wait_s` seconds."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-from raypid.runtime.handle import OTHER, A, B, F, Future, Handle, LostNode, Place, T, T_co
+from raypid.runtime.handle import OTHER, A, B, Backend, F, Future, Handle, Place, T, T_co
 
 
 class LocalFuture(Future[T_co]):
@@ -105,7 +105,7 @@ def resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], ob
     return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """`get` and `wait` never block. `wait` returns futures in the order given."""
 
     name = "local"
@@ -113,26 +113,8 @@ class LocalBackend:
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> LocalHandle:
         return LocalHandle(factory)
 
-    def has_room(self, place: Place) -> bool:
-        return True
-
-    def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
-        return []
-
-    def remarks(self) -> list[str]:
-        return []
-
-    def where(self, handle: Handle) -> str:
-        return ""
-
-    def is_lost(self, future: Future[object]) -> bool:
-        return False
-
     def here(self, factory: Callable[[], object]) -> LocalHandle:
         return LocalHandle(factory)
-
-    def resources(self) -> dict[str, float]:
-        return {}
 
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         return "local"
@@ -147,13 +129,7 @@ class LocalBackend:
     def wait(self, futures: Sequence[F], num: int = 1, timeout: float | None = None) -> tuple[list[F], list[F]]:
         return list(futures[:num]), list(futures[num:])
 
-    def kill(self, handle: Handle) -> None:
-        pass
-
     def end(self, handles: Sequence[Handle], *, interrupt: bool = False) -> None:
         for handle in handles:
             assert isinstance(handle, LocalHandle)
             handle.close()
-
-    def shutdown(self) -> None:
-        pass
