@@ -641,8 +641,6 @@ class Filling:
 class ShardCall(LocalFuture[T]):
     """A call of a replay shard's. If the shard is lost, it is built anew, filled, and the call made again."""
 
-    __slots__ = ("args", "future", "index", "method", "shard", "source")
-
     def __init__(self, source: ShardedReplay, index: int, method: Callable[..., T], args: tuple[object, ...]) -> None:
         self.source, self.index, self.method, self.args = source, index, method, args
         self._make()

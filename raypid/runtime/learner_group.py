@@ -424,10 +424,6 @@ class Together(LocalFuture[T]):
     """One call of all learners, or of some: the value of the lowest rank once all are done. If a learner is lost in it, the call is
     made again."""
 
-    __slots__ = (
-        "deadline", "futures", "generation", "group", "included", "is_counted", "issue", "method", "ranks", "seconds",
-    )  # fmt: skip
-
     def __init__(
         self,
         group: LearnerGroup,
@@ -479,7 +475,7 @@ class Together(LocalFuture[T]):
                 if self.generation == self.group.generation or not self._learns or self.included:
                     return self._counted(values)
             elif self.generation == self.group.generation:
-                self._mend(values, errors, pending)
+                self._mend(errors, pending)
             if self._learns and self.included and (values := self._collected(0.0)[0]):
                 return self._counted(values)
             if self.method.__name__ in _DRAWS and self.group.buffers_with is not None:
@@ -520,7 +516,7 @@ class Together(LocalFuture[T]):
                     deadline = time.monotonic()
         return values, errors, list(pending.values())
 
-    def _mend(self, values: dict[int, T], errors: dict[int, Exception], pending: list[int]) -> None:
+    def _mend(self, errors: dict[int, Exception], pending: list[int]) -> None:
         """Have the learners built anew that were lost in this call.
 
         Raises:
@@ -545,8 +541,6 @@ class Together(LocalFuture[T]):
 
 class Second(LocalFuture[T]):
     """The other value of a call that returns a pair: that of the lowest rank that has answered."""
-
-    __slots__ = ("call",)
 
     def __init__(self, call: Together[object]) -> None:
         self.call = call
