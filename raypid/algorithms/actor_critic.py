@@ -408,8 +408,6 @@ def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: Net
         ConfigError: numpy was asked for where it cannot serve.
     """
     fits, lacks = _fits_numpy(spec), _lacks_gradient(cls)
-    if config.kernel == "torch":
-        return "torch", ""
     if config.kernel == "numpy" and not fits:
         raise ConfigError(
             "kernel numpy serves fully connected networks without memory and with one Discrete or Box action; "
@@ -421,7 +419,7 @@ def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: Net
         )
     on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
     widest = max(spec.hidden, default=0)
-    if config.kernel == "auto" and (not fits or on_gpu or config.th_compile):
+    if config.kernel == "torch" or (config.kernel == "auto" and (not fits or on_gpu or config.th_compile)):
         return "torch", ""
     if config.kernel == "auto" and widest > WIDE:
         if lacks or installed("torch"):
