@@ -7,7 +7,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, Place, WorkerLost
-from raypid.runtime.learner_group import LearnerGroup, LearnerRole
+from raypid.runtime.learner_group import LearnerRole
 from raypid.runtime.supervisor import LossBudget, Losses
 from raypid.types import Weights
 
@@ -35,7 +35,8 @@ class ByReference(Argument):
 
     def __init__(self, backend: Backend, learner: Handle) -> None:
         self.backend, self.learner = backend, learner
-        self._newest: Future[Weights]
+        self.newest: Future[Weights]
+        """The weights that were published last: of the newest update that has ended well."""
 
     def start(self, weights: Future[Weights]) -> None:
         """Publish the first weights of a loop, whatever version was published before."""
@@ -44,24 +45,19 @@ class ByReference(Argument):
 
     def publish(self, weights: Future[Weights]) -> None:
         """Send these weights with all calls from now on."""
-        self._newest = self.backend.put(weights)
+        self.newest = self.backend.put(weights)
 
     def of(self, handle: Handle | None) -> object:
-        return self._newest
+        return self.newest
 
     def mend(self, handle: Handle | None) -> bool:
         """If the newest weights were lost with the node that held them, or with a learner, take the learner's."""
         try:
-            self.backend.get(self._newest)
+            self.backend.get(self.newest)
             return False
         except WorkerLost:
             self.start(self.learner.submit(LearnerRole.weights))
             return True
-
-    @property
-    def newest(self) -> Future[Weights]:
-        """The weights that were published last: of the newest update that has ended well."""
-        return self._newest
 
     def for_evaluator(self) -> Future[Weights]:
         """The newest weights."""
@@ -93,26 +89,22 @@ class ByServers(ByReference):
         self.losses, self.budget = losses, LossBudget(losses.max_restarts)
         self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
-        self._generation = 0
-        """Of the learners, when weights were published last."""
+        self._generation = -1
+        """Of the learners, when weights were published last; -1: they are to replace all others, whatever their version."""
         self._asked = WeakKeyDictionary[object, tuple[str, Handle]]()
         """The server that each worker (this object: the evaluator) asked last, and its node. Workers that were replaced drop out."""
 
     def start(self, weights: Future[Weights]) -> None:
-        self.backend.get(weights)
-        ByReference.publish(self, weights)
-        for server in self.servers.values():
-            server.submit(ServerRole.reset, self._newest)
+        self._generation = -1
+        ByReference.start(self, weights)
 
     def publish(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
-        before = self._generation
-        if isinstance(self.learner, LearnerGroup):
-            self._generation = self.learner.generation
+        before, self._generation = self._generation, getattr(self.learner, "generation", 0)
         # learners that were built anew may go on from an older version, which push refuses
         method = ServerRole.push if self._generation == before else ServerRole.reset
         for server in self.servers.values():
-            server.submit(method, self._newest)
+            server.submit(method, self.newest)
 
     def of(self, handle: Handle | None) -> Future[Weights]:
         node = self.backend.node_of(handle) if handle is not None else ""
@@ -137,7 +129,7 @@ class ByServers(ByReference):
         if self.backend.has_room(place):
             self.places[node] = place
             self.servers[node] = self.backend.spawn(self.factory, place)
-            self.servers[node].submit(ServerRole.reset, self._newest)
+            self.servers[node].submit(ServerRole.reset, self.newest)
 
     def _rebuilt(self, node: str) -> bool:
         """Build the server of a node anew if it is gone or hangs; returns whether it was.
@@ -165,7 +157,7 @@ class ByServers(ByReference):
             return True
         self.budget.spend(what)
         self.servers[node] = self.backend.spawn(self.factory, self.places[node])
-        self.servers[node].submit(ServerRole.reset, self._newest)
+        self.servers[node].submit(ServerRole.reset, self.newest)
         self.losses.tell(f"{what} Another one has the newest weights.")
         return True
 
