@@ -215,10 +215,8 @@ class WorkerGroup(Generic[R, D]):
         left = f"{len(self.present)} of {len(self)} workers go on" if there else "all workers go on"
         back = " The others come back when there is room for them." if there else ""
         if not self.present:
-            left, back = (
-                "no worker is left",
-                " Training waits until there is room for one; Ctrl-C ends the run with a checkpoint.",
-            )
+            left = "no worker is left"
+            back = " Training waits until there is room for one; Ctrl-C ends the run with a checkpoint."
         text = f"Node {node.name} was lost ({node.how}){f' with {what}' if what else ''}; {left}.{back}"
         self.errors.add(f"{text}\n\n")
         self.tell(text)
@@ -309,14 +307,10 @@ class WorkerGroup(Generic[R, D]):
         Raises:
             Halted, WorkersFailed: see `wait_for_one`.
         """
-
-        def submit(index: int) -> tuple[Future[A], Future[B]]:
-            return self.handles[index].submit_parts(method, *self._given(index, args))
-
         results: dict[int, tuple[A, Future[B]]] = {}
         while not results:
             self.wait_for_one()
-            results = self._results(submit, method, args)
+            results = self._results(lambda i: self.handles[i].submit_parts(method, *self._given(i, args)), method, args)
         return list(results.values())
 
     def _results(
