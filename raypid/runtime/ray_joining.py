@@ -81,11 +81,9 @@ def _check_lets_in(address: str) -> None:
             about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
             nodes = client.get_all_node_info(timeout=ANSWER_S).values()
     except ray.exceptions.AuthenticationError as error:
-        has, mode = (
-            ("there is none here", "RAY_AUTH_MODE=token, and ")
-            if not _has_token()
-            else ("the token here is another one", "")
-        )
+        has, mode = "the token here is another one", ""
+        if not _has_token():
+            has, mode = "there is none here", "RAY_AUTH_MODE=token, and "
         raise UserError(
             f"The Ray cluster at {address!r} asks for its token, and {has}: set {mode}RAY_AUTH_TOKEN to what the head node "
             "has in ~/.ray/auth_token (or copy that file here)."
