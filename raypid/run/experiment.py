@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -114,10 +114,9 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = Fal
     results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
-        flags = f"--resume {shlex.quote(str(out))}", "--overwrite", "--out"
-        resuming, replacing, other = (
-            (f"raypid.train(resume={str(out)!r})", "overwrite=True", "out") if python else flags
-        )
+        resuming, replacing, other = f"--resume {shlex.quote(str(out))}", "--overwrite", "--out"
+        if python:
+            resuming, replacing, other = f"raypid.train(resume={str(out)!r})", "overwrite=True", "out"
         raise ConfigError(
             f"{out} holds another run. Resume it ({resuming}), replace it ({replacing}), or choose another {other}."
         )
@@ -190,11 +189,6 @@ def going_on(config: Config, stop: Mapping[str, float], timesteps: int, *, pytho
 def quoted(command: str, folder: Path) -> str:
     """The command with the folder, as a shell takes it."""
     return f"{command} {shlex.quote(str(folder))}"
-
-
-def next_lines(commands: Sequence[str]) -> list[tuple[str, str]]:
-    """The last lines of a summary."""
-    return [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
 
 
 def _of_main(settings: Mapping[str, object]) -> list[str]:
@@ -800,7 +794,8 @@ class Run:
         lines += self._below_known(reason)
         lines += self._effort()
         lines.append(("folder", str(self.folder)))
-        return lines + next_lines(self._next(reason) if saved is not None else [])
+        commands = self._next(reason) if saved is not None else []
+        return lines + [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
 
     def _best_line(self) -> str:
         if self.best.score is not None:
