@@ -335,13 +335,9 @@ class AsynchronousLearners(LearnersReplay):
         self.learners.keep_copy()
         for rank in range(len(self.learners)):
             if rank not in self._running and rank not in self._refilling:
-                newest = self.shared.submit(SharedParameters.newest)
-                self._running[rank] = (
-                    self.shared,
-                    *self.learners.submit_parts_to(
-                        rank, ReplayLearner.learn_from, newest, timesteps, num_updates, reward_factor
-                    ),
-                )
+                given = self.shared.submit(SharedParameters.newest), timesteps, num_updates, reward_factor
+                call = self.learners.submit_parts_to(rank, ReplayLearner.learn_from, *given)
+                self._running[rank] = self.shared, *call
         self._wait()
         num, self._done = divmod(self._done, len(self.learners))
         return num, self._weights if self._weights is not None else self.learners.submit(ReplayLearner.weights)
