@@ -182,12 +182,8 @@ class Replay(Buffer, ABC):
     def fingerprint(self) -> str:
         """A checksum of the rows and of what the next draw depends on."""
         ids = np.arange(self.oldest, self.count)
-        state = {
-            "oldest": self.oldest,
-            "count": self.count,
-            "max_priority": self.max_priority,
-            "rng": self.rng.bit_generator.state,
-        }
+        head, _ = self.head()
+        state = {name: head[name] for name in ("oldest", "count", "max_priority", "rng")}
         return fingerprint({**state, "rows": self.rows(ids), "more": self.row_state(self.slots(ids))})
 
     def load(self, folders: str | Sequence[str], draws: bool = True, proof: Mapping[str, str] | None = None) -> int:
