@@ -343,7 +343,10 @@ def assemble(
             context.replay = builder.replay_plan(learner)
         if algorithm.flow == "async":
             context.plan = builder.asynchronous_plan()
-        evaluations = _evaluations(config, context, replace(spec, env=found.evaluation_env), planned)
+        spec = replace(spec, env=found.evaluation_env)
+        local, node = backend.name == "local", planned.place("evaluator").node
+        parallel = config.evaluation_parallel if local else planned.at["evaluator"]
+        evaluations = Evaluations(config, context, spec, parallel=bool(parallel), node=node)
         return System(config, network, planned, context, evaluations, found, notes)
     except BaseException:
         backend.shutdown()
@@ -366,13 +369,6 @@ def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec
         returns=_returns(config),
         networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
     )
-
-
-def _evaluations(config: Config, context: Context, spec: RolloutSpec, planned: Plan) -> Evaluations:
-    """The evaluations of a run, with a process of their own if the plan has a place for it."""
-    local = context.backend.name == "local"
-    parallel = bool(config.evaluation_parallel) if local else bool(planned.at["evaluator"])
-    return Evaluations(config, context, spec, parallel=parallel, node=planned.place("evaluator").node)
 
 
 def _words(program: RunProgram | None) -> Words:
