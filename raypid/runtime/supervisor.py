@@ -328,7 +328,8 @@ class WorkerGroup(Generic[R, D]):
                 try:
                     if not self._built[i]:  # the time that its start takes does not count
                         self._value(asked[i].ready, time.monotonic() + max(START_S, self.timeout_s))
-                        self._built[i], deadline[i] = True, self.due(i, self.timeout_s)
+                        self._built[i] = True
+                        deadline[i] = self.due(i, self.timeout_s)
                         say("starting workers", f"{sum(self._built)} of {len(self)} workers are up")
                     value = self._value(first, deadline[i])
                 except (WorkerLost, TimeoutError) as error:
