@@ -460,7 +460,7 @@ class Run:
         self._tell_absent(result)
         self._tell_endless(result)
         self._tell_flaws()
-        if (played := agent.evaluations.last) is not None and EVALUATION in result:
+        if (played := agent.last_evaluation) is not None and EVALUATION in result:
             self.best.offer(played, agent)
         if self.reason and self._last_evaluation(result):
             self.reason = self._reason(result) or self.reason
@@ -694,7 +694,7 @@ class Run:
 
     def _tell_flaws(self) -> None:
         """Say once for each cause that evaluation episodes were cut, and once that tracebacks could not be kept."""
-        for cause, text in self.agent.evaluations.cut_notes().items():
+        for cause, text in self.agent.cut_episodes.items():
             if cause not in self._told_cut:
                 self._told_cut.add(cause)
                 self.progress.message(text)
@@ -732,7 +732,7 @@ class Run:
 
     def _owes_evaluation(self) -> bool:
         """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""
-        last = self.agent.evaluations.last
+        last = self.agent.last_evaluation
         if self.agent.config.evaluation_interval is not None or not self.agent.lengths:
             return False
         if last is None:

@@ -698,6 +698,16 @@ class Training(metaclass=_Answering):
         self.evaluations.automatic = self.config.evaluation_interval is None
         self.evaluations.every(every_steps)
 
+    @property
+    def last_evaluation(self) -> Played | None:
+        """The newest evaluation that has ended."""
+        return self.evaluations.last
+
+    @property
+    def cut_episodes(self) -> dict[str, str]:
+        """What to say of evaluation episodes that did not end and have been cut, by the cause."""
+        return self.evaluations.cut_notes()
+
     def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
         """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
         with self._keeping():

@@ -158,7 +158,7 @@ class RunTrainable(AgentTrainable):
 
     def _score(self, result: Mapping[str, float]) -> float:
         assert self.current is not None
-        played = self.current.agent.evaluations.last
+        played = self.current.agent.last_evaluation
         score = played.summary()[TRAINING] if played is not None else result.get(TRAINING, math.nan)
         return score if math.isfinite(score) else -math.inf
 

@@ -74,9 +74,9 @@ class AgentTrainable(Trainable):
         result waits for an evaluation."""
         agent = self.agent
         result = agent.train()
-        while agent.evaluations.last is None and agent.config.evaluation_interval != 0:
+        while agent.last_evaluation is None and agent.config.evaluation_interval != 0:
             agent.evaluate_newest(never)  # once more if the process that plays was lost
-        if (played := agent.evaluations.last) is not None:
+        if (played := agent.last_evaluation) is not None:
             result |= {f"evaluation/{name}": x for name, x in played.summary().items()}
         return result
 
@@ -93,7 +93,7 @@ class AgentTrainable(Trainable):
         """
         assert isinstance(checkpoint, str)
         self.agent.restore(checkpoint)
-        self.agent.evaluations.last = None  # other weights have played
+        self.agent.last_evaluation = None  # other weights have played
         if (record := self.exploits.check(self.agent, Path(checkpoint), self.trial_name)) is not None:
             self.exploits.add(record)
 
