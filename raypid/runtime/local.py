@@ -68,13 +68,15 @@ def passed(future: Future[T]) -> Future[T]:
 
 
 class LocalHandle:
-    """A role in this process. `resolve` fetches arguments that are futures of another backend."""
+    """A role in this process. `resolve` fetches arguments, of the factory too, that are futures of another backend."""
 
     def __init__(self, factory: Callable[[], object], resolve: Resolve = resolve) -> None:
         self._resolve = resolve
         self.ready: LocalFuture[None] = Value(None)
         try:
-            self.role = resolved(factory, self._resolve)()
+            if isinstance(factory, partial):
+                factory = partial(factory.func, *map(resolve, factory.args), **factory.keywords)
+            self.role = factory()
         except Exception as error:
             self.ready = Failed(error)
 
@@ -96,13 +98,6 @@ class LocalHandle:
             return both, both
         a, b = both.result()
         return Value(a), Value(b)
-
-
-def resolved(factory: Callable[[], object], resolve: Resolve) -> Callable[[], object]:
-    """The factory with futures among its arguments replaced by their values."""
-    if not isinstance(factory, partial):
-        return factory
-    return partial(factory.func, *map(resolve, factory.args), **factory.keywords)
 
 
 class LocalBackend(Backend):
