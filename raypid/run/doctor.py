@@ -503,9 +503,8 @@ def losses(record: Record) -> Findings:
             if name == "rollbacks":
                 advice = _own_advice(record) or _against_divergence(record)
             limits = {setting: record.setting(setting) for setting in names}
-            yield Finding(
-                "losses", "warning", f"Number of {what}: {count:,.0f}.", {key: count, **rates, **limits}, advice
-            )
+            text = f"Number of {what}: {count:,.0f}."
+            yield Finding("losses", "warning", text, {key: count, **rates, **limits}, advice)
 
 
 def stale(record: Record) -> Findings:
@@ -584,9 +583,8 @@ def binding(record: Record) -> Findings:
     severity: Severity = "warning" if idle or top == "transport" else "note"
     numbers = {"share": share[top], "env_steps_per_s": _speed(record, slice(None)), "num_workers": workers}
     numbers["num_envs_per_worker"] = record.setting("num_envs_per_worker")
-    yield Finding(
-        "speed", severity, f"The {name} takes {share[top]:.0%} of the time.", numbers, f"What helps: {advice}."
-    )
+    text = f"The {name} takes {share[top]:.0%} of the time."
+    yield Finding("speed", severity, text, numbers, f"What helps: {advice}.")
 
 
 def course(record: Record) -> Findings:
@@ -682,9 +680,8 @@ def changed(record: Record) -> Findings:
     said = [described(change) for change in changes if change["key"] != "stop"]
     if said:
         more = f" and {len(said) - 5} more before" if len(said) > 5 else ""
-        yield Finding(
-            "learning", "note", f"Changed while it went on: {', '.join(said[-5:])}{more}.", {"changes": len(said)}
-        )
+        text = f"Changed while it went on: {', '.join(said[-5:])}{more}."
+        yield Finding("learning", "note", text, {"changes": len(said)})
 
 
 CHECKS: tuple[Callable[[Record], Findings], ...] = (
