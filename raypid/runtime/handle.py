@@ -178,6 +178,7 @@ class Backend(Protocol):
 
     def kill(self, handle: Handle) -> None:
         """End a role's process at once."""
+        return
 
     def end(self, handles: Sequence[Handle], *, interrupt: bool = False) -> None:
         """Let roles `close`, all at a time, and then end their processes: those that do not come back from it, too.
@@ -187,3 +188,4 @@ class Backend(Protocol):
 
     def shutdown(self) -> None:
         """End all roles of this backend."""
+        return

@@ -93,7 +93,7 @@ class AgentTrainable(Trainable):
         """
         assert isinstance(checkpoint, str)
         self.agent.restore(checkpoint)
-        self.agent.last_evaluation = None  # other weights have played
+        self.agent.evaluations.last = None  # other weights have played
         if (record := self.exploits.check(self.agent, Path(checkpoint), self.trial_name)) is not None:
             self.exploits.add(record)
 
