@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -110,21 +111,12 @@ def _rate(row: Mapping[str, object]) -> float | None:
 
 def _candidates(spec: EnvSpec, *, alone: bool) -> list[str]:
     """The vectorizers that can step it."""
-    resolved = resolve(spec.env)
-    names = ("native", "ale", "envpool", "sync", "threads", "processes", "async")
-    found = []
-    for name in names:
-        if (
-            (resolved.kind == "function" and alone == (name == "native"))
-            or name == "native"
-            and resolved.kind == "class"
-        ):
-            continue
-        try:
+    resolved, found = resolve(spec.env), []
+    for name in (*OWN, *LOOPS):
+        with suppress(EnvError):
             choose_vectorizer(replace(spec, vectorizer=name), resolved)
-        except EnvError:
-            continue
-        found.append(name)
+            if resolved.kind != "function" or alone != (name == "native"):
+                found.append(name)
     return found
 
 
