@@ -41,13 +41,13 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     episodes = facts.get("episodes")
     if not episodes:
         return
-    num, steps, limit = episodes["episodes"], episodes["steps"], episodes["time_limit"]
-    if _may_not_end(episodes):
+    num, steps = episodes["episodes"], episodes["steps"]
+    if _is_unlimited(episodes) and steps >= FEW_STEPS:
         yield Finding(
             "warning", "episodes", f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit.",
             f"--time-limit {_round_limit(episodes['unfinished_steps'])} (time_limit=...) cuts them, and evaluations end.",
         )  # fmt: skip
-    elif not num and limit is None:
+    elif _is_unlimited(episodes):
         yield Finding(
             "note", "episodes", f"there is no time limit, and none ended within {num_of(steps, 'step')}: too few to say that none does.",
             "More --seconds show it; --time-limit sets one.",
@@ -65,14 +65,9 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _may_not_end(episodes: Mapping[str, Any]) -> bool:
-    """Whether no episode has ended in many steps, and no time limit cuts them."""
-    return (
-        bool(episodes)
-        and not episodes["episodes"]
-        and episodes["time_limit"] is None
-        and episodes["steps"] >= FEW_STEPS
-    )
+def _is_unlimited(episodes: Mapping[str, Any]) -> bool:
+    """Whether no episode has ended, and no time limit cuts them."""
+    return bool(episodes) and not episodes["episodes"] and episodes["time_limit"] is None
 
 
 def _round_limit(steps: int) -> int:
@@ -209,10 +204,9 @@ def _command(run: str, env: str, config: Config, episodes: Mapping[str, Any]) ->
     """What trains it, to be pasted, with the settings that it was checked with, and a time limit where episodes may never end."""
     default = Config()
     flags = {name: getattr(config, name) for name in _FLAGS if getattr(config, name) != getattr(default, name)}
-    if _may_not_end(episodes):
-        flags["time_limit"] = _round_limit(episodes["unfinished_steps"])
-    elif episodes and not episodes["episodes"] and episodes["time_limit"] is None:
-        flags["time_limit"] = _USUAL_LIMIT
+    if _is_unlimited(episodes):
+        many = episodes["steps"] >= FEW_STEPS
+        flags["time_limit"] = _round_limit(episodes["unfinished_steps"]) if many else _USUAL_LIMIT
     more = "".join(f" --{name.replace('_', '-')} {json.dumps(value)}" for name, value in flags.items())
     more += (
         f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}" if config.env_config else ""
