@@ -111,15 +111,12 @@ def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
     if not reward or reward["min"] is None or not episodes:
         return
     if episodes["episodes"] >= 5 and reward["return_min"] == reward["return_max"]:
-        yield Finding(
-            "note", "reward", f"every random episode had the same return, {reward['return_min']:g}: nothing to learn from until one differs.",
-            "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.",
-        )  # fmt: skip
+        text = f"every random episode had the same return, {reward['return_min']:g}: nothing to learn from until one differs."
     elif reward["min"] == reward["max"] == 0:
-        yield Finding(
-            "note", "reward", f"it was 0 in all {episodes['steps']:,} steps.",
-            "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.",
-        )  # fmt: skip
+        text = f"it was 0 in all {episodes['steps']:,} steps."
+    else:
+        return
+    yield Finding("note", "reward", text, "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.")
 
 
 def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
