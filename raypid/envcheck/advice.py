@@ -120,18 +120,9 @@ def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
-    step, rows = facts.get("step"), facts.get("vectorizers") or []
-    measured = [row for row in rows if row["steps_per_s"]]
+    step, measured = facts.get("step"), [row for row in facts.get("vectorizers") or [] if row["steps_per_s"]]
     auto = next((row for row in measured if row["auto"]), None)
-    best = measured[0] if measured else None
-    if (
-        auto
-        and best
-        and best is not auto
-        and best["num_envs"] == auto["num_envs"]
-        and best["steps_per_s"] > 1.3 * auto["steps_per_s"]
-        and config.vectorizer == "auto"
-    ):
+    if auto and config.vectorizer == "auto" and (best := measured[0])["steps_per_s"] > 1.3 * auto["steps_per_s"]:
         yield Finding(
             "note", "speed",
             f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it "
@@ -179,19 +170,10 @@ def _of_algorithms(facts: Mapping[str, Any], config: Config, env: str) -> Iterat
     if not ppo.get("seconds"):
         return
     slow = ppo["env_share"] > 0.8 and 1 / ppo["env_s_per_step"] < 2_000 and (sac.get("env_share") or 1.0) > 0.3
-    if space.startswith("Box"):
-        name = "SAC" if slow and sac.get("seconds") else "PPO"
-    elif space.startswith("Discrete"):
-        name = "DQN" if slow else "PPO"
-    else:
-        name = "PPO"
-    why = (
-        "steps are dear, so learn more from each"
-        if slow and name != "PPO"
-        else "steps are cheap"
-        if not slow
-        else "these actions"
-    )
+    name, why = "PPO", "these actions" if slow else "steps are cheap"
+    replaying = "DQN" if space.startswith("Discrete") else "SAC" if space.startswith("Box") and sac.get("seconds") else ""
+    if slow and replaying:
+        name, why = replaying, "steps are dear, so learn more from each"
     yield Finding(
         "note", "algorithm", f"begin with {name}: {why}.", _command(name, env, config, facts.get("episodes") or {})
     )
