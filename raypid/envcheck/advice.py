@@ -171,7 +171,7 @@ def _of_algorithms(facts: Mapping[str, Any], config: Config, env: str) -> Iterat
         return
     slow = ppo["env_share"] > 0.8 and 1 / ppo["env_s_per_step"] < 2_000 and (sac.get("env_share") or 1.0) > 0.3
     name, why = "PPO", "these actions" if slow else "steps are cheap"
-    replaying = "DQN" if space.startswith("Discrete") else "SAC" if space.startswith("Box") and sac.get("seconds") else ""
+    replaying = {"Discrete": "DQN", "Box": sac.get("seconds") and "SAC"}.get(space.partition("(")[0])
     if slow and replaying:
         name, why = replaying, "steps are dear, so learn more from each"
     yield Finding(
