@@ -17,12 +17,13 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 from raypid.envs.closing import ENDING_S, end_by_parent
+from raypid.envs.errors import relative
 from raypid.errors import CodeError
 
 Message: TypeAlias = Mapping[str, object]
@@ -34,14 +35,6 @@ KEPT = 2000
 """Characters of what it prints that are kept."""
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES = (_OURS, sysconfig.get_paths()["stdlib"], "<frozen", "<string>")
-
-
-class Place(NamedTuple):
-    """One line of somebody's code."""
-
-    file: str
-    line: int
-    function: str
 
 
 class Pulse:
@@ -226,7 +219,7 @@ class _Watched:
             ending.exit_words = self._exit_words()
         if ending.how != "done":
             stacks.seek(0)
-            ending.where = place_in_words(_places(stacks.read().decode(errors="replace")))
+            ending.where = _in_words(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
         return ending
 
     def kill(self) -> None:
@@ -282,26 +275,24 @@ class _Watched:
 
 
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')
+"""A line that faulthandler writes, the innermost first."""
 
 
-def _places(stack: str) -> list[Place]:
-    """The lines that faulthandler wrote, the innermost last."""
-    return [Place(file, int(line), name) for file, line, name in _STACK_LINE.findall(stack)][::-1]
+def cause_of(error: BaseException) -> BaseException:
+    """The exception from which this one was raised in the end; itself if there is none."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
-def places_of(error: BaseException) -> list[Place]:
-    """The lines through which an exception came, the innermost last; those of what caused it, if it was raised from another."""
-    inner = error
-    while inner.__cause__ is not None:
-        inner = inner.__cause__
-    return [Place(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(inner.__traceback__)]
+def place_of(error: BaseException) -> str:
+    """The innermost line of the user's code through which an exception, or what caused it, came: `_in_words`."""
+    return _in_words((f.filename, f.lineno, f.name) for f in traceback.extract_tb(cause_of(error).__traceback__)[::-1])
 
 
-def place_in_words(places: Sequence[Place]) -> str:
-    """The innermost line of the user's code as "file:line in function"; "" if none of it is there."""
-    theirs = [p for p in places if not p.file.startswith(_LIBRARIES) and "site-packages" not in p.file]
-    if not theirs:
-        return ""
-    place = theirs[-1]
-    file = os.path.relpath(place.file) if place.file.startswith(os.getcwd() + os.sep) else place.file
-    return f"{file}:{place.line} in {place.function}"
+def _in_words(places: Iterable[tuple[str, object, str]]) -> str:
+    """The first place, of (file, line, function), in the user's code as "file:line in function"; "" if none of it is there."""
+    for file, line, function in places:
+        if not file.startswith(_LIBRARIES) and "site-packages" not in file:
+            return f"{relative(file)}:{line} in {function}"
+    return ""

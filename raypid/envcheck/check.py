@@ -17,8 +17,7 @@ from raypid.envcheck.apart import (
     Channel,
     Ending,
     Message,
-    place_in_words,
-    places_of,
+    place_of,
     run_apart,
 )
 from raypid.envcheck.costs import measure_training, measure_vectors
@@ -126,7 +125,7 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
         except BaseException as error:  # of a module that is imported, too
             ours = isinstance(error, UserError)
             channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
-            where = "" if ours and not str(error).startswith(HEAD) else place_in_words(places_of(error))
+            where = "" if ours and not str(error).startswith(HEAD) else place_of(error)
             text = str(error).rpartition("\nraypid: ")[2] if ours else f"it raises {type(error).__name__}: {error}"
             topic = "interface" if isinstance(error, ForeignEnv) else "import"
             finding = {"severity": "problem", "topic": topic, "text": shorten(text, 900), "where": where}

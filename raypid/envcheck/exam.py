@@ -19,7 +19,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
-from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, place_in_words, places_of
+from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, cause_of, place_of
 from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
 from raypid.envcheck.watch import Observations, quantiles, reward_facts, unbounded_words, words
@@ -152,16 +152,14 @@ class Exam:
         return result
 
     def _raised(self, error: BaseException, during: str) -> None:
-        where = place_in_words(places_of(error))
+        where = place_of(error)
         if isinstance(error, EnvError) and not where:
             if self._is_old_gym():
                 return None
             return self.find("problem", "interface", str(error).removeprefix(HEAD))
         if isinstance(error, ValueError) and not where and (step := self._step_alone()) is not None:
             return self.find("problem", "step", *results.misfit(step, results.STEP))
-        inner = error
-        while inner.__cause__ is not None:
-            inner = inner.__cause__
+        inner = cause_of(error)
         said = f"{type(inner).__name__}: {inner}".rstrip(": ")
         if during == CALLS[MAKE]:
             return self.find("problem", "constructor", f"it raises {shorten(said)}", where=where)
@@ -193,11 +191,10 @@ class Exam:
         try:
             self.env: Any = made_alone(self.spec)
         except EnvError as error:
-            where = place_in_words(places_of(error))
             if str(error).startswith(HEAD) and error.__cause__ is not None:  # the user's own
                 self._raised(error.__cause__, CALLS[MAKE])
             else:
-                self.find("problem", "constructor", shorten(str(error), 900), where=where)
+                self.find("problem", "constructor", shorten(str(error), 900), where=place_of(error))
             raise Broken from error
         except BaseException as error:
             self._raised(error, "its constructor")
@@ -539,11 +536,9 @@ class Exam:
         try:
             second = made_alone(replace(self.spec, worker_index=1))
         except BaseException as error:
-            where = place_in_words(places_of(error))
-            text = str(error).rpartition("\nraypid: ")[2]
-            self.find(
-                "problem", "constructor", f"a second one beside the first cannot be made: {shorten(text)}", where=where
-            )
+            text = shorten(str(error).rpartition("\nraypid: ")[2])
+            text = f"a second one beside the first cannot be made: {text}"
+            self.find("problem", "constructor", text, where=place_of(error))
         else:
             self.made_again_s = time.perf_counter() - start
             self.channel.pulse.beat(CLOSE)
@@ -611,11 +606,9 @@ class Exam:
         try:
             self.env.close()
         except BaseException as error:
-            where = place_in_words(places_of(error))
             if not self.num_problems:
-                self.find(
-                    "warning", "close", f"close() raises {type(error).__name__}: {shorten(str(error))}", where=where
-                )
+                text = f"close() raises {type(error).__name__}: {shorten(str(error))}"
+                self.find("warning", "close", text, where=place_of(error))
         self.channel.pulse.rest()
 
 
