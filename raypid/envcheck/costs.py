@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from raypid.config import Config
-from raypid.envcheck.apart import Pulse
+from raypid.envcheck.apart import RESET, STEP, Pulse
 from raypid.envcheck.exam import SEED, Exam
 from raypid.envcheck.single import AsOne, as_given, as_rows
 from raypid.envs import EnvSpec, VectorEnv, make_vector
@@ -90,8 +90,7 @@ def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
 
     A loop adds them; threads wait for the slowest where the environments wait; processes share the cores where they compute.
     """
-    steps = np.array(exam.step_s[1:] or exam.step_s)
-    resets = exam.reset_s[1:] or exam.reset_s
+    steps, resets = (exam.wall_s[call][1:] or exam.wall_s[call] for call in (STEP, RESET))
     if vectorizer == "sync" or (vectorizer == "threads" and not exam.waits()):
         return exam.mean_step_s()
     rng = np.random.default_rng(SEED)

@@ -61,10 +61,8 @@ class Exam:
         self.num_problems = 0
         self.kept: list[Any] = []
         """Valid observations, as the environment gave them."""
-        self.step_s: list[float] = []
-        self.reset_s: list[float] = []
-        self.step_cpu_s: list[float] = []
-        self.reset_cpu_s: list[float] = []
+        self.wall_s: dict[int, list[float]] = {STEP: [], RESET: []}
+        self.cpu_s: dict[int, list[float]] = {STEP: [], RESET: []}
         """Of the seconds of each step and reset, those in which this thread computed rather than waited."""
         self._fresh: Any = None
         """The observation of reset(seed=SEED), if nothing was done since."""
@@ -98,14 +96,14 @@ class Exam:
     def waits(self) -> bool:
         """Whether steps and resets wait rather than compute for most of their time."""
         wall, cpu = (
-            float(np.mean(steps) + np.mean(resets) / self.mean_length())
-            for steps, resets in ((self.step_s, self.reset_s), (self.step_cpu_s, self.reset_cpu_s))
+            float(np.mean(seconds[STEP]) + np.mean(seconds[RESET]) / self.mean_length())
+            for seconds in (self.wall_s, self.cpu_s)
         )
         return cpu < wall / 2
 
     def usually_waits(self) -> bool:
         """Whether a usual step takes long enough, and waits enough, that raypid turns to threads by itself."""
-        wall, cpu = float(np.median(self.step_s)), float(np.median(self.step_cpu_s))
+        wall, cpu = float(np.median(self.wall_s[STEP])), float(np.median(self.cpu_s[STEP]))
         return wall > WAITING_S and cpu < wall / 2
 
     # -- telling ---------------------------------------------------------------------------------------------------
@@ -130,10 +128,10 @@ class Exam:
 
     def has_stepped_enough(self, share: float = 1.0) -> bool:
         """Whether so much of its time is up, and steps have taken a part of it: resets that take long leave time to see an episode."""
-        return self.is_over(share) and sum(self.step_s) > 0.2 * share * self.seconds
+        return self.is_over(share) and sum(self.wall_s[STEP]) > 0.2 * share * self.seconds
 
     def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
-        """Call code of the environment, and time it."""
+        """Call a step or a reset of the environment, and time it."""
         self.channel.pulse.beat(number, self.episode, step)
         start, start_cpu = time.perf_counter(), time.thread_time()
         try:
@@ -141,14 +139,9 @@ class Exam:
         except BaseException as error:
             self._raised(error, str(self.channel.pulse))
             raise Broken from error
-        seconds = time.perf_counter() - start
+        self.wall_s[number].append(time.perf_counter() - start)
+        self.cpu_s[number].append(time.thread_time() - start_cpu)
         self.channel.pulse.rest()
-        if number == STEP:
-            self.step_s.append(seconds)
-            self.step_cpu_s.append(time.thread_time() - start_cpu)
-        elif number == RESET:
-            self.reset_s.append(seconds)
-            self.reset_cpu_s.append(time.thread_time() - start_cpu)
         return result
 
     def _raised(self, error: BaseException, during: str) -> None:
@@ -454,8 +447,8 @@ class Exam:
         self.tell(
             observation={**self.facts["observation"], **self.observations.facts()},
             reward=reward_facts(self.rewards, self.returns),
-            step={**quantiles(self.step_s), "waits": bool(self.step_s) and self.waits()},
-            reset={**self.facts["reset"], **quantiles(self.reset_s)},
+            step={**quantiles(self.wall_s[STEP]), "waits": bool(self.wall_s[STEP]) and self.waits()},
+            reset={**self.facts["reset"], **quantiles(self.wall_s[RESET])},
             episodes={
                 "episodes": len(self.lengths), "steps": self.num_steps, **self.ends, "unfinished_steps": self.unfinished,
                 "length_min": min(self.lengths, default=None), "length_max": max(self.lengths, default=None),
