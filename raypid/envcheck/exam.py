@@ -171,11 +171,11 @@ class Exam:
         self.spaces()
         self.resets()
         try:
-            early = self.replay()
+            actions, played = self.replay()
             self.episodes()
         finally:
             self._tell_play()
-        self.seeding(early)
+        self.seeding(actions, played)
         self.beside()
 
     def make(self) -> None:
@@ -293,7 +293,6 @@ class Exam:
         first = copied(self.reset(seed=SEED))
         again = self._fresh = copied(self.reset(seed=SEED))
         found: dict[str, Any] = {"same_seed_same_observation": same(first, again)}
-        self._first = first
         others = [copied(self.reset(seed=SEED + k)) for k in range(1, 5) if not self.is_over(0.15)]
         found["seeds_differ"] = not all(same(first, other) for other in others) if others else None
         unseeded = [copied(self.reset()) for _ in range(4) if not self.is_over(0.25)]
@@ -310,7 +309,7 @@ class Exam:
                 "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random.",
             )  # fmt: skip
 
-    def replay(self) -> tuple[list[Any], Played] | None:
+    def replay(self) -> tuple[list[Any], Played]:
         """Play the beginning of an episode with a seed: its actions, and what came."""
         played = Played(self._fresh if self._fresh is not None else copied(self.reset(seed=SEED)))
         actions: list[Any] = []
@@ -460,13 +459,10 @@ class Exam:
             grown = (_size() - self._size_before) / 1e6 / (self.num_steps / 1000)
             self.tell(memory={"mb_per_1000_steps": round(grown, 3)})
 
-    def seeding(self, early: tuple[list[Any], Played] | None) -> None:
+    def seeding(self, actions: list[Any], before: Played) -> None:
         """Play the same episode again, after others: same seed, same actions."""
-        found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": []}
-        assert early is not None
-        actions, before = early
         drew = [name for name, state in _global_random().items() if state != self._global[name]]
-        found["global_random"] = drew
+        found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": drew}
         if not self.facts["reset"]["takes_seed"]:
             self.tell(seeding=found)
             return self.find(
