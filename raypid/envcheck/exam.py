@@ -6,13 +6,13 @@ What it finds is sent at once, so that it is kept when the environment ends the 
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import os
 import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
@@ -290,12 +290,12 @@ class Exam:
 
     def resets(self) -> None:
         """What does a reset depend on: the seed, what was before, nothing?"""
-        first = copied(self.reset(seed=SEED))
-        again = self._fresh = copied(self.reset(seed=SEED))
+        first = deepcopy(self.reset(seed=SEED))
+        again = self._fresh = deepcopy(self.reset(seed=SEED))
         found: dict[str, Any] = {"same_seed_same_observation": same(first, again)}
-        others = [copied(self.reset(seed=SEED + k)) for k in range(1, 5) if not self.is_over(0.15)]
+        others = [deepcopy(self.reset(seed=SEED + k)) for k in range(1, 5) if not self.is_over(0.15)]
         found["seeds_differ"] = not all(same(first, other) for other in others) if others else None
-        unseeded = [copied(self.reset()) for _ in range(4) if not self.is_over(0.25)]
+        unseeded = [deepcopy(self.reset()) for _ in range(4) if not self.is_over(0.25)]
         varied = not all(same(unseeded[0], other) for other in unseeded) if len(unseeded) > 1 else None
         found["unseeded_differ"] = varied
         found["takes_seed"] = is_seeded(self.env)
@@ -311,7 +311,7 @@ class Exam:
 
     def replay(self) -> tuple[list[Any], Played]:
         """Play the beginning of an episode with a seed: its actions, and what came."""
-        played = Played(self._fresh if self._fresh is not None else copied(self.reset(seed=SEED)))
+        played = Played(self._fresh if self._fresh is not None else deepcopy(self.reset(seed=SEED)))
         actions: list[Any] = []
         while len(actions) < REPLAYED and not self.has_stepped_enough(0.4 if len(actions) > 2 else 1.0):
             actions.append(self.action(played.steps[-1][0] if played.steps else played.first))
@@ -321,8 +321,8 @@ class Exam:
         return actions, played
 
     def _replayed(self, played: Played, action: Any) -> bool:
-        obs, reward, terminated, truncated = self.step(copy.deepcopy(action), len(played.steps) + 1)
-        played.steps.append((copied(obs), reward, terminated or truncated))
+        obs, reward, terminated, truncated = self.step(deepcopy(action), len(played.steps) + 1)
+        played.steps.append((deepcopy(obs), reward, terminated or truncated))
         if terminated or truncated:
             self._ended(len(played.steps), sum(reward for _, reward, _ in played.steps), terminated=terminated)
         elif not self.lengths:
@@ -365,13 +365,13 @@ class Exam:
             at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode:,}"
             self.find("problem", "observation", f"at {at}: {text}", key=key)
         if not misfit and len(self.kept) < KEPT_OBSERVATIONS:
-            self.kept.append(copied(obs))
+            self.kept.append(deepcopy(obs))
         self._judge_aliasing(obs)
 
     def _judge_aliasing(self, obs: Any) -> None:
         if self.num_steps > REPLAYED or "alias" in self._said:
             return
-        before, self._aliased = self._aliased, (obs, copied(obs))
+        before, self._aliased = self._aliased, (obs, deepcopy(obs))
         if before is not None and not same(before[0], before[1], exact=True):
             self.find(
                 "note", "observation",
@@ -469,7 +469,7 @@ class Exam:
                 "warning", "seeding", "reset() takes no seed, and there is no seed(n): a run cannot be repeated.",
                 "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random.",
             )  # fmt: skip
-        played = Played(copied(self.reset(seed=SEED)))
+        played = Played(deepcopy(self.reset(seed=SEED)))
         for action in actions:
             if (self.has_stepped_enough() and len(played.steps) > 2) or self._replayed(played, action):
                 break
@@ -629,11 +629,6 @@ def shorten(text: str, most: int = 300) -> str:
 def _then(sentence: str) -> str:
     """A sentence as it goes on within another."""
     return sentence[0].lower() + sentence[1:]
-
-
-def copied(obs: Any) -> Any:
-    """A copy that the environment cannot change."""
-    return copy.deepcopy(obs)
 
 
 def same(one: Any, other: Any, *, exact: bool = False) -> bool:
