@@ -144,12 +144,11 @@ def _time(times: Mapping[str, Any]) -> str:
 
 
 def _vectors(rows: list[Mapping[str, Any]]) -> str:
-    said = []
-    for row in rows:
-        rate = row["steps_per_s"]
-        taken = " (auto)" if row["auto"] else ""
-        if rate:
-            said.append(f"{row['vectorizer']}{taken} {_number(rate)} with {row['num_envs']}")
+    said = [
+        f"{row['vectorizer']}{' (auto)' * row['auto']} {_number(row['steps_per_s'])} with {row['num_envs']}"
+        for row in rows
+        if row["steps_per_s"]
+    ]
     missing = [row["vectorizer"] for row in rows if not row["steps_per_s"]]
     if missing:
         said.append(f"not measured: {' and '.join(missing)}")
