@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -181,17 +182,12 @@ class Evaluator:
 
     def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
         """Evaluate; a mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
-        try:
-            return self._play(weights, order, record)
-        finally:
-            self.close()
-
-    def _play(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:
-        first = self._evaluate(weights, order, record)
-        if order.goal is None or first.rewards.mean() < order.goal:
-            return first
-        more = Order(CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, limit_s=max(order.limit_s, 10 * first.seconds))
-        second = self._evaluate(weights, more, record)
+        with closing(self):
+            first = self._evaluate(weights, order, record)
+            if order.goal is None or first.rewards.mean() < order.goal:
+                return first
+            more = Order(CONFIRM_EPISODES, order.seed + _CONFIRM_SEED, limit_s=max(order.limit_s, 10 * first.seconds))
+            second = self._evaluate(weights, more, record)
         seconds, crashes = first.seconds + second.seconds, first.crashes + second.crashes
         cut, overdue = first.cut + second.cut, first.overdue + second.overdue
         return replace(second, seconds=seconds, confirms=True, cut=cut, overdue=overdue, crashes=crashes)
