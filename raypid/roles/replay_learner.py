@@ -22,6 +22,10 @@ Done: TypeAlias = tuple[int, list[Array]]
 """The number of updates, and new priorities for the rows of each sample (empty if rows have none)."""
 
 
+_OF_REPLAY = "save load clear head saved_columns fingerprint begin_load take_rows end_load".split()
+"""Methods of the buffer that its learner answers to as well."""
+
+
 class ReplayLearner(Learner):
     """A learner with a replay buffer of its own. If there are several, each draws its part of every batch from its buffer.
 
@@ -33,17 +37,8 @@ class ReplayLearner(Learner):
     def __init__(self, *args: Any, replay: Callable[[int], Replay], rank: int = 0, **more: Any) -> None:
         super().__init__(*args, **more)
         self.replay = replay(rank)
-        self.save, self.load, self.clear = self.replay.save, self.replay.load, self.replay.clear
-        self.head, self.saved_columns, self.fingerprint = (
-            self.replay.head,
-            self.replay.saved_columns,
-            self.replay.fingerprint,
-        )
-        self.begin_load, self.take_rows, self.end_load = (
-            self.replay.begin_load,
-            self.replay.take_rows,
-            self.replay.end_load,
-        )
+        for name in _OF_REPLAY:
+            setattr(self, name, getattr(self.replay, name))
         self._unshared: list[tuple[int, Moments]] = []
         """(worker, moments of its fragment) that the other learners have not been told of yet."""
 
