@@ -39,7 +39,7 @@ class DistributedWrapper:
         """Of one environment."""
         self.report: Report | None = None
         """Episodes and timing of the last trajectory."""
-        self._counted = self._empty_report()
+        self._counted = rollout.empty_report()
         """Episodes and timing of all trajectories since the last one that was yielded."""
 
     @property
@@ -91,9 +91,6 @@ class DistributedWrapper:
         self._counted.join(self.report)
         self._rollout.clear_rows()
         return trajectory
-
-    def _empty_report(self) -> Report:
-        return Report(self._rollout.worker_index, 0, 0, timing={"env": 0.0, "inference": 0.0, "total": 0.0})
 
     def _undo_act(self) -> None:
         """Discard an action that was drawn but not taken: the next trajectory starts with an action of the newest policy."""
@@ -155,7 +152,7 @@ class Actor(Rollout):
             raise UserError(
                 f"run() yielded {trajectory.num_rows} rows; trajectories must have num_steps={length} rows."
             )
-        report, self.wrapper._counted = self.wrapper._counted, self.wrapper._empty_report()
+        report, self.wrapper._counted = self.wrapper._counted, self.empty_report()
         report.version = trajectory.version
         self._collecting = False
         return report, trajectory

@@ -21,7 +21,6 @@ MAX_FRAGMENTS = 100
 """Fragments in a row without a gradient after which an agent is given up."""
 MAX_GRADIENTS = 100_000
 """Gradients of one fragment after which an agent is given up."""
-_PARTS = ("env", "inference", "total")
 
 
 @runtime_checkable
@@ -83,16 +82,13 @@ class GradientRollout(FragmentWorker):
         Raises:
             UserError: fragment after fragment was sent, and no gradient came.
         """
-        report, clock = (
-            Report(self.worker_index, 0, weights.version, timing=dict.fromkeys(_PARTS, 0.0)),
-            time.perf_counter,
-        )
+        report = self.empty_report(weights.version)
         for _ in range(MAX_FRAGMENTS):
             if self._sent:
-                before = clock()
+                before = time.perf_counter()
                 with np.errstate(all="ignore"):
                     gradients = self.source.fetch(weights)
-                report.timing["total"] += clock() - before
+                report.timing["total"] += time.perf_counter() - before
                 if gradients is not None:
                     self._count()
                     return report, gradients

@@ -77,6 +77,10 @@ class RolloutWorker(EnvironmentLoop):
             self.policy.distribution.draw_by(None)
         return step
 
+    def empty_report(self, version: int = 0) -> Report:
+        """A report of nothing so far, which others may join."""
+        return Report(self.worker_index, 0, version, timing={"env": 0.0, "inference": 0.0, "total": 0.0})
+
     def ready(self) -> int:
         """Return the worker's index. A call that returns shows that the worker is up."""
         return self.worker_index
