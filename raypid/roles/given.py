@@ -387,8 +387,6 @@ def check_priorities(call: str, sample: object, priorities: object) -> Array:
             f"{call} takes one priority for each of the sample's {len(sample.id)} rows, not {described(priorities)}. "
             "Learner.learn returns a list with an array for each sample that it was given."
         )
-    if not ((found > 0) & np.isfinite(found)).all():
-        raise UserError(
-            f"{call} takes finite priorities above 0, not {shown(found[~((found > 0) & np.isfinite(found))][0].item())}."
-        )
+    if (bad := found[~((found > 0) & np.isfinite(found))]).size:
+        raise UserError(f"{call} takes finite priorities above 0, not {shown(bad[0].item())}.")
     return found
