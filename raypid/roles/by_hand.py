@@ -330,8 +330,7 @@ class Learner(_Role):
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._replays = _checked(setup, "Learner").replay is not None
-        kind = ShardLearner if self._replays else _Learner
+        kind = ShardLearner if _checked(setup, "Learner").replay is not None else _Learner
         spec = setup.spec
         self._learner = kind(setup.algorithm, setup.config, setup.network, spec.seed, spec.networks, setup.num_threads)
         if setup.initial is not None:
@@ -372,7 +371,7 @@ class Learner(_Role):
             UserError: the algorithm has a replay buffer, or `data` is not what a Rollout of this setup collects.
             Diverged: the update left something that is not finite.
         """
-        if self._replays:
+        if isinstance(self._learner, ShardLearner):
             raise UserError(f"{self._name} learns from samples of a Replay: call learn(timesteps, *samples).")
         check_timesteps("Learner.update", timesteps)
         self._data.check_parts("Learner.update", data)
