@@ -82,11 +82,6 @@ def refuse_name(name: str) -> None:
         ForeignEnv: says what it is and what to do.
     """
     if _PETTINGZOO.fullmatch(name.partition(":")[0]) and (":" not in name or name.startswith("pettingzoo")):
-        what = (
-            "is PettingZoo"
-            if name == "pettingzoo"
-            else "is of PettingZoo"
-            if "." in name
-            else "is a name as PettingZoo has them"
-        )
-        raise ForeignEnv(f"{name!r} {what}; raypid cannot train on its environments: each {_MULTI_AGENT}")
+        part = "of PettingZoo" if "." in name else "a name as PettingZoo has them"
+        what = "PettingZoo" if name == "pettingzoo" else part
+        raise ForeignEnv(f"{name!r} is {what}; raypid cannot train on its environments: each {_MULTI_AGENT}")
