@@ -372,10 +372,9 @@ def _unknown(name: str) -> EnvError:
     except gymnasium.error.Error:
         return EnvError(f"{name!r} is not an environment id.{_suggestion(name, list_envs())}")
     newest = registration.find_highest_version(namespace, base)
-    if newest is not None and gone(f"{namespace}/{base}-v{newest}" if namespace else f"{base}-v{newest}") is None:
-        full = f"{namespace}/{base}" if namespace else base
+    if newest is not None and gone(full := registration.get_env_id(namespace, base, newest)) is None:
         problem = "has no version" if version is None else "does not exist in this version"
-        return EnvError(f"Environment {name!r} {problem}; the newest is {f'{full}-v{newest}'!r}.")
+        return EnvError(f"Environment {name!r} {problem}; the newest is {full!r}.")
     return EnvError(f"Unknown environment {name!r}.{_suggestion(name, list_envs())}")
 
 
