@@ -285,10 +285,8 @@ class PythonVector(VectorEnv):
 
     def _fork(self) -> None:
         """Copy this process, with its environments as they are, once for each part but the first."""
-        for i, part in enumerate(self._split):
-            if i:
-                envs = partial(self._close_part, part)
-                self._copies[i] = Forked(partial(self._serve, part), envs)
+        for i, part in enumerate(self._split[1:], 1):
+            self._copies[i] = Forked(partial(self._serve, part), partial(self._close_part, part))
 
     def _serve(
         self, part: range, num_steps: int, name: str, arguments: Sequence[object], ended: Sequence[bool]
