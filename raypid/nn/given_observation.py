@@ -87,16 +87,11 @@ class GivenObservation:
                 f"The action_mask has shape {mask.shape}; this policy takes {takes}, 1 where a choice is allowed."
             )
         rows, begin = mask.reshape(num, self.mask_size).astype(bool), 0
-        for leaf in self.actions:
-            for choices in leaf.nvec if leaf.kind.endswith("categorical") else ():
-                if not rows[:, begin : begin + choices].any(-1).all():
-                    which = (
-                        ""
-                        if leaf.mask_size == choices == self.mask_size
-                        else f" of elements {begin} to {begin + choices - 1}"
-                    )
-                    raise UserError(f"The action_mask allows none{which}: at least one choice must be 1.")
-                begin += choices
+        for choices in (n for leaf in self.actions for n in leaf.nvec):
+            if not rows[:, begin : begin + choices].any(-1).all():
+                which = "" if choices == self.mask_size else f" of elements {begin} to {begin + choices - 1}"
+                raise UserError(f"The action_mask allows none{which}: at least one choice must be 1.")
+            begin += choices
         return mask[None] if single else mask
 
 
@@ -169,9 +164,9 @@ def _range(leaf: Leaf) -> str:
     if np.dtype(leaf.dtype).kind == "f":
         return f"finite numbers ({leaf.dtype})"
     low, high = (np.unique(limit) for limit in _limits(leaf))
-    return (
-        f"integers from {low[0]} to {high[0]}" if len(low) == len(high) == 1 else "integers of its MultiDiscrete space"
-    )
+    if len(low) == len(high) == 1:
+        return f"integers from {low[0]} to {high[0]}"
+    return "integers of its MultiDiscrete space"
 
 
 def _is_reset(given: object) -> bool:
