@@ -68,12 +68,8 @@ class DeployedPolicy:
         """What it was trained by and on, the observations that it takes, its actions and its network."""
         origin = " on ".join(str(part) for part in (self.info.get("algorithm"), self.info.get("env")) if part)
         steps = self.info.get("timesteps_total")
-        parts = [
-            *([origin] if origin else []),
-            self.policy.spec.brief(),
-            *([f"{steps:,} steps"] if isinstance(steps, int) else []),
-        ]
-        return f"<DeployedPolicy: {', '.join(parts)}>"
+        parts = (origin, self.policy.spec.brief(), f"{steps:,} steps" if isinstance(steps, int) else "")
+        return f"<DeployedPolicy: {', '.join(filter(None, parts))}>"
 
     if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
 
