@@ -30,7 +30,7 @@ PLAIN = 10.0
 """Size of numbers up to which networks take them as they are."""
 NO_BOUND = 1e9
 """Bounds of this size say nothing: they are there because a Box asks for some."""
-_INPUTS = {"Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
+_INPUTS = {"Box": "vector", "Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
 _DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 
 
@@ -38,12 +38,11 @@ def observation_leaf(leaf: SpaceLeaf, seen: Array | None = None) -> Leaf:
     """Choose how one array of an observation enters the network, given what was `seen` of it [N, *]: as an image if its shape allows
     that, else as a vector of numbers, or one-hot."""
     shape, dtype = leaf.shape, str(leaf.dtype)
-    if not isinstance(leaf.space, spaces.Box):
+    has_channels = len(shape) == 3 and min(shape[0], shape[2]) <= MAX_CHANNELS
+    may_be = has_channels or len(shape) == 2 and (leaf.dtype == np.uint8 or _has_byte_bounds(leaf))
+    if leaf.kind != "Box" or not may_be or 0 in shape:
         kind = _INPUTS[leaf.kind]
         return Leaf(path=leaf.path, kind=kind, shape=shape, nvec=leaf.nvec, start=leaf.start, dtype=dtype)
-    has_channels = len(shape) == 3 and min(shape[0], shape[2]) <= MAX_CHANNELS
-    if not (has_channels or len(shape) == 2 and (leaf.dtype == np.uint8 or _has_byte_bounds(leaf))) or 0 in shape:
-        return Leaf(path=leaf.path, kind="vector", shape=shape, dtype=dtype)
     last = has_channels and shape[2] <= shape[0]
     scale = 1 / max(1.0, _largest(leaf, seen))
     return Leaf(path=leaf.path, kind="image", shape=shape, dtype=dtype, channels_last=last, scale=scale)
