@@ -165,16 +165,12 @@ def _leaves(
 def beyond_plain(observation_space: Space, pipeline: PipelineSpec) -> str:
     """Say which numbers of observations are not within about [-PLAIN, PLAIN] by their bounds; "" if all are."""
     numbers = {leaf.path for leaf in pipeline.leaves if leaf.kind == "vector"}
-    leaves = [leaf for leaf in space_leaves(observation_space, "observation") if leaf.path in numbers]
-    sizes = {leaf.path: bound_of(leaf) for leaf in leaves}
+    leaves = space_leaves(observation_space, "observation")
+    sizes = {leaf.path: bound_of(leaf) for leaf in leaves if leaf.path in numbers}
     path, largest = max(sizes.items(), key=lambda item: item[1], default=("", 0.0))
-    if largest <= PLAIN:
-        return ""
-    return (
-        "observations have no bounds"
-        if largest >= NO_BOUND
-        else f"bounds{f' of {path}' if path else ''} up to {largest:.3g}"
-    )
+    if largest >= NO_BOUND:
+        return "observations have no bounds"
+    return f"bounds{f' of {path}' if path else ''} up to {largest:.3g}" if largest > PLAIN else ""
 
 
 def has_open_bounds(observation_space: Space) -> bool:
@@ -201,11 +197,8 @@ def bound_of(leaf: SpaceLeaf) -> float:
 
 def _widths(leaves: tuple[Leaf, ...], frame_stack: int) -> tuple[int, ...]:
     """The layers where the settings leave them open."""
-    is_small = (
-        all(leaf.kind == "vector" for leaf in leaves)
-        and sum(math.prod(leaf.shape) for leaf in leaves) * frame_stack <= SMALL
-    )
-    return (64, 64) if is_small else (128, 128)
+    size = sum(math.prod(leaf.shape) for leaf in leaves) * frame_stack
+    return (64, 64) if size <= SMALL and all(leaf.kind == "vector" for leaf in leaves) else (128, 128)
 
 
 def _mask_size(observed: list[SpaceLeaf], actions: tuple[ActionLeaf, ...]) -> int:
