@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import CustomNetwork, OwnNetwork, TorchInputs
+from raypid.nn.networks import TorchInputs, build_module
 from raypid.nn.numpy_cells import initial_memory
 from raypid.nn.torch_cells import Memory
-from raypid.registry import NETWORKS
 from raypid.types import Tree, as_tree, tree_map
 
 
@@ -24,10 +23,7 @@ class CatalogNetwork(nn.Module):
     def __init__(self, spec: NetworkSpec, seed: int = 0) -> None:
         super().__init__()
         self.spec, self._policy = spec, NetworkPolicy(spec)
-        cls = OwnNetwork if NETWORKS.is_own(spec.network) else CustomNetwork
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.network = cls(spec, np.random.default_rng(seed))
+        self.network = build_module(spec, seed)
 
     @property
     def log_std(self) -> Tensor | None:

@@ -385,16 +385,20 @@ class FlatParameters:
         return self.flat.detach().cpu().numpy()
 
 
+def build_module(spec: NetworkSpec, seed: int) -> OwnNetwork | CustomNetwork:
+    """Build the module that a NetworkSpec describes, with weights drawn by `seed`."""
+    cls = OwnNetwork if NETWORKS.is_own(spec.network) else CustomNetwork
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)  # it takes no more
+        return cls(spec, np.random.default_rng(seed))
+
+
 class TorchNetwork(FlatParameters):
     """The network that a NetworkSpec describes."""
 
     def __init__(self, spec: NetworkSpec, seed: int = 0, device: str = "cpu") -> None:
         self.spec, self.device = spec, torch.device(device)
-        rng = np.random.default_rng(seed)
-        cls = OwnNetwork if NETWORKS.is_own(spec.network) else CustomNetwork
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed % 2**63)  # it takes no more
-            module: nn.Module = cls(spec, rng)
+        module = build_module(spec, seed)
         super().__init__(module.to(self.device))
         self.log_std = next((p for name, p in module.named_parameters() if _plain(name) == "log_std"), None)
 
