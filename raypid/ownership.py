@@ -52,10 +52,7 @@ def why_unsigned() -> str:
 
 def sign(kind: str, text: str) -> str:
     """Sign `text`, which is of a `kind` such as "policy.json"; "" if there is no secret and none can be made."""
-    try:
-        return _signature(_secret(make=True), kind, text)
-    except (OSError, RuntimeError, ValueError):
-        return ""
+    return "" if why_unsigned() else _signature(_secret(make=False), kind, text)
 
 
 def is_signed(kind: str, text: str, signature: object) -> bool:
@@ -194,10 +191,8 @@ def foreign_runs(arguments: Sequence[str]) -> list[Path]:
     runs: set[Path] = set()
     for place in filter(os.path.exists, _paths(arguments)):
         inside = run_folder_of(place, arguments)
-        found = (
-            [inside] if inside is not None else [file.parent for file in place.glob("*/params.json")]
-        )  # of an experiment
-        runs.update(run for run in found if run == inside or is_run(run))
+        of_experiment = (file.parent for file in place.glob("*/params.json"))
+        runs.update(filter(is_run, of_experiment) if inside is None else [inside])
     return [run for run in runs if not _is_own_run(run)]
 
 
