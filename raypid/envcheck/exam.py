@@ -217,19 +217,15 @@ class Exam:
         if len(parts) < 2:
             raise Broken
         for leaf in parts["observation"]:
-            if isinstance(leaf.space, gymnasium.spaces.Box):
-                self._judge_box(leaf.path, leaf.space)
+            if isinstance(leaf.space, gymnasium.spaces.Box) and (leaf.space.low > leaf.space.high).any():
+                part = f"part {leaf.path!r} of the observation" if leaf.path else "the observation"
+                self.find("problem", "observation space", f"{part} has a lower bound above its upper one.")
         bounds = [leaf.space for leaf in parts["action"] if isinstance(leaf.space, gymnasium.spaces.Box)]
         self._judge_actions(bounds)
         self.observations = Observations(env.observation_space)
         self.rewards: list[float] = []
         self.is_masked = "action_mask" in getattr(env.observation_space, "spaces", {})
         env.action_space.seed(SEED)
-
-    def _judge_box(self, path: str, space: gymnasium.spaces.Box) -> None:
-        part = f"part {path!r} of the observation" if path else "the observation"
-        if space.low.size and bool((space.low > space.high).any()):
-            self.find("problem", "observation space", f"{part} has a lower bound above its upper one.")
 
     def _judge_actions(self, boxes: list[gymnasium.spaces.Box]) -> None:
         unbounded = [b for b in boxes if not (np.isfinite(b.low) & np.isfinite(b.high)).all()]
