@@ -101,7 +101,9 @@ def check_env(
     start = time.monotonic()
     ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s, speed=speed), hear, timeout_s)
     report.seconds = time.monotonic() - start
-    _judge_ending(report, ending, stage, timeout_s)
+    if ending.how != "done":
+        _judge_ending(report, ending, stage, timeout_s)
+    _judge_prints(report, ending)
     report.findings += advice.findings(report.facts, config, report.env, healthy=report.ok)
     return report
 
@@ -165,19 +167,10 @@ _TOPICS = {"importing it": "import", CALLS[MAKE]: "constructor"}
 
 
 def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: float) -> None:
-    """Say how the process ended, if it was not as it should, and how much it printed."""
-    report.facts["printed"] = {
-        "lines": ending.lines,
-        "characters": ending.printed,
-        "first": ending.head.split("\n")[0][:200],
-    }
-    where = ending.where
+    """Say how the process ended, which was not as it should."""
+    text, advice_text, where = f"ends its process ({ending.exit_words})", "", ending.where
     if ending.how == "hung":
         text, advice_text = f"gives no answer within {timeout_s:g} s", "--timeout sets how long it may take."
-    elif ending.how == "died":
-        text, advice_text = f"ends its process ({ending.exit_words})", ""
-    else:
-        return _judge_prints(report, ending)
     if ending.call == STEP_AFTER_END:
         report.findings.append(Finding("note", "end", f"{ending.during} {text}; raypid never does that.", where=where))
     elif stage in ("PPO", "SAC"):
@@ -190,15 +183,16 @@ def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: floa
         topic = _TOPICS.get(during) or during.partition("(")[0]
         who = "it" if during in _TOPICS else during
         report.findings.append(Finding("problem", topic, f"{who} {text}.", advice_text, where))
-    _judge_prints(report, ending)
 
 
 def _judge_prints(report: EnvReport, ending: Ending) -> None:
+    """Say how much it printed."""
+    first = ending.head.split("\n")[0]
+    report.facts["printed"] = {"lines": ending.lines, "characters": ending.printed, "first": first[:200]}
     steps = (report.facts.get("episodes") or {}).get("steps") or 0  # type: ignore[attr-defined]
     if ending.lines < FEW_LINES and ending.printed < 10_000:
         return
-    first = shorten(ending.head.split("\n")[0], 80)
-    text = f"it printed {ending.lines:,} lines ({ending.printed / 1e3:,.0f} kB), beginning with {first!r}."
+    text = f"it printed {ending.lines:,} lines ({ending.printed / 1e3:,.0f} kB), beginning with {shorten(first, 80)!r}."
     often = ending.lines > steps / 2 or ending.printed > 1e6
     advice_text = "Remove the print: it takes time and hides what raypid says." if often else ""
     report.findings.append(Finding("warning" if often else "note", "output", text, advice_text))
