@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from raypid.envs import EnvSpec, VectorEnv, make_vector
-from raypid.envs.creators import CONFIG_NAMES, call, make_env, parameters, wrap
+from raypid.envs.creators import CONFIG_NAMES, call, make_env, single_parameter, wrap
 from raypid.envs.gym_vector import close_vector
 from raypid.envs.make import check
 from raypid.spaces import Space, assemble, is_nested, members
@@ -45,13 +45,9 @@ def takes_all_as_dict(spec: EnvSpec) -> str:
     resolved = check(replace(spec, num_envs=1))[0]
     if resolved.kind not in ("class", "function") or spec.env_config:
         return ""
-    names = parameters(resolved.creator)
-    needed = [
-        name for name, p in names.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]  # fmt: skip
+    single = single_parameter(resolved.creator)
     known = (*CONFIG_NAMES, "args", "num_envs", "worker_index", "stream_index")
-    return needed[0] if len(needed) == 1 and needed[0] not in known else ""
+    return single.name if single is not None and single.name not in known else ""
 
 
 class AsOne(gymnasium.Env[Any, Any]):

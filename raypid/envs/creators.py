@@ -114,10 +114,7 @@ def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object)
     names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
     offered = {**indices, **spec.args}
-    needed = [
-        p for p in names.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    single = needed[0] if len(needed) == 1 else None
+    single = single_parameter(target)
     if single is not None and single.name == "args" and inspect.isclass(target):
         args = arguments(target, target.__qualname__, "env_config", spec.env_config, offered)
         made: Any = target
@@ -133,6 +130,13 @@ def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec:
     """What is `offered` and `target` names as a parameter, below env_config."""
     names = parameters(target)
     return {**{k: v for k, v in offered.items() if k in names}, **spec.env_config}
+
+
+def single_parameter(target: Callable[..., object]) -> inspect.Parameter | None:
+    """Return the positional parameter without a default, if a callable has exactly one."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters(target).values() if p.default is p.empty and p.kind in kinds]
+    return needed[0] if len(needed) == 1 else None
 
 
 def parameters(target: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
