@@ -24,7 +24,7 @@ from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
 from raypid.envcheck.watch import Observations, quantiles, reward_facts, unbounded_words, words
 from raypid.envs import EnvSpec, results
-from raypid.envs.adapter import Adapted, is_seeded
+from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.envs.errors import EnvError
 from raypid.envs.python_vector import WAITING_S
 from raypid.errors import HEAD, shown
@@ -295,7 +295,7 @@ class Exam:
         varied = not all(same(unseeded[0], other) for other in unseeded) if len(unseeded) > 1 else None
         found["unseeded_differ"] = varied
         found["takes_seed"] = is_seeded(self.env)
-        found["takes_options"] = _takes(self.env.unwrapped.reset, "options")
+        found["takes_options"] = takes(self.env.unwrapped.reset, "options")
         self.tell(reset=found)
         if found["seeds_differ"] and varied is False and is_seeded(self.env):
             self.find(
@@ -545,7 +545,12 @@ class Exam:
     def ask_gymnasium(self) -> None:
         """Let Gymnasium's own checker look, and quote what it says and we have not."""
         inner: Any = self.env.unwrapped
-        if isinstance(inner, (Adapted, AsOne)) or not _is_gymnasium_style(inner) or self.is_masked:
+        if (
+            not hasattr(inner, "np_random")
+            or isinstance(inner, (Adapted, AsOne))
+            or not takes(inner.reset, "seed")
+            or self.is_masked
+        ):
             return  # (it takes random actions, which a mask may forbid)
         from gymnasium.utils import env_checker
 
@@ -685,17 +690,6 @@ def _size() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def _takes(method: Callable[..., Any], name: str) -> bool:
-    with contextlib.suppress(TypeError, ValueError):
-        names = inspect.signature(method).parameters
-        return name in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
-    return False
-
-
-def _is_gymnasium_style(env: Any) -> bool:
-    return _takes(env.reset, "seed") and hasattr(env, "np_random")
 
 
 def _wrappers(env: Any) -> Iterator[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -40,7 +41,7 @@ class Adapted(gymnasium.Env[Any, Any]):
         self.env, self.name = env, name
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.render_mode = getattr(env, "render_mode", None)
-        self._takes_seed = takes_seed(env)
+        self._takes_seed = takes(env.reset, "seed")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self._takes_seed:
@@ -69,10 +70,12 @@ class Adapted(gymnasium.Env[Any, Any]):
             self.env.close()
 
 
-def takes_seed(env: object) -> bool:
-    """Whether `reset` takes a seed."""
-    names = inspect.signature(env.reset).parameters  # type: ignore[attr-defined]
-    return "seed" in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+def takes(function: Callable[..., object], name: str) -> bool:
+    """Whether a function takes a keyword, as far as its signature says."""
+    with suppress(TypeError, ValueError):
+        names = inspect.signature(function).parameters
+        return name in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+    return False
 
 
 def is_seeded(env: Any) -> bool:

@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
 from raypid.arguments import arguments
-from raypid.envs.adapter import Adapted, takes_seed
+from raypid.envs.adapter import Adapted, takes
 from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
@@ -94,7 +94,7 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
             f"Environment {resolved.name!r} gave an object of type {type(env).__name__} without {', '.join(missing)}; "
             "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
-    if not isinstance(env, gymnasium.Env) or not takes_seed(env):
+    if not isinstance(env, gymnasium.Env) or not takes(env.reset, "seed"):
         env = Adapted(env, resolved.name)
     if spec.time_limit is not None and (resolved.kind not in GYM or _with_atari(spec, resolved)):
         env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)

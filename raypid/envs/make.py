@@ -16,8 +16,9 @@ from typing import Literal, TypeAlias
 import gymnasium
 import numpy as np
 
+from raypid.envs.adapter import takes
 from raypid.envs.closing import end_by_parent, end_processes, inheriting
-from raypid.envs.creators import load, parameters, vectorize
+from raypid.envs.creators import load, vectorize
 from raypid.envs.env_spec import VECTORIZERS, EnvSpec
 from raypid.envs.errors import EnvError
 from raypid.envs.resolve import GYM, Resolved, resolve
@@ -254,8 +255,6 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
 
 
 def _prefers_native(spec: EnvSpec, entry: str | Callable[..., object]) -> bool:
-    names = parameters(load(entry))
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in names.values())
-    if not takes_all and not set(spec.env_config) <= set(names):
+    if not all(takes(load(entry), key) for key in spec.env_config):
         return False
     return spec.num_envs >= NATIVE_FROM or not str(entry).startswith("gymnasium.envs.classic_control")
