@@ -25,7 +25,8 @@ OPTIONS = "options/custom_options.py"
 REGISTERS = re.compile(r"\bregister_(env|model|agent|network)\(\s*[\"']([^\"']+)")
 """What registers a class under a name, in the text of a module."""
 
-_loaded: Path | None = None
+loaded: Path | None = None
+"""The folder of the project that was loaded."""
 get_custom_args: Callable[[argparse.ArgumentParser], object] | None = None
 """Of the project that was loaded, if it has one."""
 
@@ -80,8 +81,8 @@ def registered(file: Path) -> dict[str, str]:
 
 
 def _load(root: Path) -> None:
-    global _loaded, get_custom_args
-    if root == _loaded:
+    global loaded, get_custom_args
+    if root == loaded:
         return
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
@@ -91,19 +92,14 @@ def _load(root: Path) -> None:
     get_custom_args = None
     if (root / OPTIONS).is_file():
         get_custom_args = getattr(_import(root, root / OPTIONS), "get_custom_args", None)
-    _loaded = root
-
-
-def loaded() -> Path | None:
-    """The folder of the project that was loaded."""
-    return _loaded
+    loaded = root
 
 
 def foreign_project(place: Path) -> Path | None:
     """A project's folder that `place` lies in, and that was not imported since this user has not marked it; None if there is none."""
     place = place.resolve()
     nearest = _nearest(place) if project_of(place) is None else None
-    return nearest if nearest != _loaded else None
+    return nearest if nearest != loaded else None
 
 
 def _nearest(place: Path) -> Path | None:

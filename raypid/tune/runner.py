@@ -412,7 +412,7 @@ def _run_all(
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     about: dict[str, Any] = {
         "registrations": Carried(registered()),
-        "folder": str(project.loaded() or ""),
+        "folder": str(project.loaded or ""),
         "__module__": __name__,
     }
     evolution = None

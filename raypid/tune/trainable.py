@@ -199,5 +199,5 @@ def trainable(
     if unknown := sorted(given.keys() - {CPUS, GPUS, DRIVER_CPUS}):
         raise ConfigError(f"resources takes {CPUS}, {GPUS} and {DRIVER_CPUS}, not {', '.join(map(repr, unknown))}.")
     about: dict[str, Any] = {"run": name, "tuned": tuned, "resources": given, "__module__": __name__}
-    about |= {"registrations": Carried(registered()), "folder": str(project.loaded() or "")}
+    about |= {"registrations": Carried(registered()), "folder": str(project.loaded or "")}
     return type(name, (AgentTrainable,), about)
