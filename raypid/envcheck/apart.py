@@ -122,9 +122,8 @@ def run_apart(body: Callable[[Channel], None], hear: Callable[[Message], None], 
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # Python warns of threads; what runs there needs none of those that were here
+            # Python warns of threads; what runs there needs none of those that were here
+            warnings.simplefilter("ignore")
             pid = os.fork()
         if pid == 0:
             for descriptor in (told, printed, living):

@@ -74,9 +74,8 @@ def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str,
             row |= {"note": "not measured: steps and resets take too long"}
         else:
             row |= _measured(replace(spec, vectorizer=name, worker_index=1), exam, min(MOST_S, allowed))
-            if name in LOOPS and (
-                seen := _rate(row)
-            ):  # a short look misses what is rare, such as resets that take long
+            # a short look misses what is rare, such as resets that take long
+            if name in LOOPS and (seen := _rate(row)):
                 row["steps_per_s"] = min(seen, 1 / worked_out(exam, name, spec.num_envs))
         found.append(row)
     auto = _auto(spec, found)

@@ -33,8 +33,7 @@ if not TYPE_CHECKING:
         told = f"It is raypid.roles.{ours}, made from raypid.setup(...)" if name in ROLES else f"Did you mean {ours}?"
         told = told if ours else f"It has {', '.join(_PUBLIC)}"
         text = f"module 'raypid.roles' has no attribute {name!r}. {told}"
-        if (
-            sys._getframe(1).f_code.co_name == "_handle_fromlist"
-        ):  # `from raypid.roles import` drops the text of an AttributeError
+        # `from raypid.roles import` drops the text of an AttributeError
+        if sys._getframe(1).f_code.co_name == "_handle_fromlist":
             raise ImportError(text)
         raise AttributeError(text, name=name)

@@ -181,9 +181,8 @@ class Learner:
     def _changing(self) -> Iterator[None]:
         """What is done inside changes the weights; if it raises, they are no longer to be saved. Numbers that are not finite are
         found afterwards (`check`), not by NumPy's warnings."""
-        if (
-            self.collective is not None and time.monotonic() >= self._copy_at
-        ):  # another's loss would break the update off
+        # another's loss would break the update off
+        if self.collective is not None and time.monotonic() >= self._copy_at:
             first = self._before is None  # which takes longer than those that follow
             self._before = replace(copied := self.copied(), state=copy.deepcopy(copied.state))
             self._copy_at = 0.0 if first else time.monotonic() + 200 * copied.seconds
