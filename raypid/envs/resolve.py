@@ -116,9 +116,8 @@ def package_of(name: str) -> str:
 def register_packages() -> None:
     """Import every installed package of `raypid.envs.ids.PACKAGES`, so that its ids are known. One that fails is left out."""
     for brought in PACKAGES:
-        if installed(brought.module.partition(".")[0]) and not _lies_here(brought.module):
-            with contextlib.suppress(Exception), quiet():
-                gymnasium.register_envs(importlib.import_module(brought.module))
+        with contextlib.suppress(Exception):
+            _register_from_package(brought.example)
 
 
 def module_of(name: str) -> str:
