@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -130,20 +130,17 @@ def _auto(spec: EnvSpec, found: Sequence[Mapping[str, object]]) -> str:
 
 
 def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
-    pulse = exam.channel.pulse
+    pulse, what = exam.channel.pulse, "cannot be made"
     pulse.rest()
     try:
-        vector = make_vector(spec)
+        with closing(make_vector(spec)) as vector:
+            pulse.rest()
+            what = "failed"
+            return _stepped(vector, vector.reset(), exam, seconds, pulse)
     except UserError as error:
-        return {"note": f"cannot be made: {str(error).splitlines()[-1]}"}
-    try:
-        pulse.rest()
-        return _stepped(vector, vector.reset(), exam, seconds, pulse)
-    except UserError as error:
-        return {"note": f"failed: {str(error).splitlines()[-1]}"}
+        return {"note": f"{what}: {str(error).splitlines()[-1]}"}
     finally:
         pulse.rest()
-        vector.close()
 
 
 def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
