@@ -72,13 +72,11 @@ class Part:
             place = _first(~np.isfinite(array))
             self.num_infinite += 1
             return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{_at(place)}.")]
-        found: list[tuple[str, str]] = []
         if not self.num:
             self.is_picture = is_picture(part.leaf, array[None])
         slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
         bad = (array < part.low - slack) | (array > part.high + slack)
-        if bad.any():
-            found += self._beyond(array, _first(bad), of_reset=of_reset)
+        found = self._beyond(array, _first(bad), of_reset=of_reset) if bad.any() else []
         np.minimum(self.low, array, out=self.low)
         np.maximum(self.high, array, out=self.high)
         self.sum += array
