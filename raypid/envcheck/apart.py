@@ -28,7 +28,6 @@ from raypid.errors import CodeError
 
 Message: TypeAlias = Mapping[str, object]
 CALLS = ("its constructor", "reset()", "step()", "step() after the end of an episode", "close()")
-Call = Literal[0, 1, 2, 3, 4]
 MAKE, RESET, STEP, STEP_AFTER_END, CLOSE = range(5)
 POLL_S = 0.05
 KEPT = 2000

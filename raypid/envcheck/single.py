@@ -82,10 +82,9 @@ class AsOne(gymnasium.Env[Any, Any]):
 
 
 def _limit_of_envpool(vector: VectorEnv) -> int | None:
-    limit = None
     with contextlib.suppress(AttributeError, TypeError):
-        limit = int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
-    return limit
+        return int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
+    return None
 
 
 def as_given(space: Space, tree: Tree) -> Any:

@@ -14,7 +14,8 @@ from raypid.errors import UserError
 from raypid.extras import install_hint
 
 _HERE = str(Path(__file__).parent)
-_IMPORTING = (str(Path(__file__).parents[1]), "<frozen importlib", importlib.__file__)
+_PACKAGE = str(Path(__file__).parents[1])
+_IMPORTING = (_PACKAGE, "<frozen importlib", importlib.__file__)
 """Beginnings of the files that stand between a name and the module that it means."""
 
 
@@ -67,8 +68,7 @@ def reraise_signal(error: BaseException) -> None:
 def is_users(error: BaseException) -> bool:
     """Whether code outside of installed packages raised it, or called what did."""
     frames = traceback.extract_tb(error.__traceback__)
-    package = str(Path(__file__).parents[1])
-    return any(not f.filename.startswith((package, "<frozen")) and "site-packages" not in f.filename for f in frames)
+    return any(not f.filename.startswith((_PACKAGE, "<frozen")) and "site-packages" not in f.filename for f in frames)
 
 
 def user_traceback() -> str:

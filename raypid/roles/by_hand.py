@@ -12,7 +12,6 @@ raypid's own loops (`run/loops.py`) use the classes beneath, with supervision, r
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -339,8 +338,7 @@ class Learner(_Role):
         self._scales_rewards = spec.returns is not None
         self._name = setup.algorithm.__name__
         self._network = NetworkCheck(setup.network)
-        num_weights = sum(math.prod(shape) for _, shape in self._learner.weights().table)
-        self._data = DataCheck(self._name, setup.algorithm.collect, setup.network, P=num_weights)
+        self._data = DataCheck(self._name, setup.algorithm.collect, setup.network, P=len(self._learner.weights().flat))
         self._sums: dict[str, tuple[float, int]] = {}
         """Of updates without replay since the last call of `metrics`: name -> (sum, number of updates)."""
 
