@@ -30,7 +30,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
 from raypid.outputs import check_file_writable, replacing, usable
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.evaluator import EVALUATION_INDEX, MAX_STREAMS, Evaluator
+from raypid.roles.evaluator import EVALUATION_INDEX, MAX_STREAMS, Evaluator, Order
 from raypid.runtime.resources import limit_threads
 from raypid.trust import check_names
 from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
@@ -86,7 +86,7 @@ def evaluate_policy(
     _check_spaces(network, env, folder)
     evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
     try:
-        summary = evaluator.evaluate(weights, num_episodes, seed, explore=explore).summary()
+        summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
     finally:
         evaluator.close()
     info["env"]["env"] = env.env

@@ -30,7 +30,7 @@ from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
 from raypid.registry import NETWORKS
 from raypid.replay.base import replay_factory
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.evaluator import Evaluation, Recorder
+from raypid.roles.evaluator import Evaluation, Order, Recorder
 from raypid.roles.evaluator import Evaluator as _Evaluator
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.given import (
@@ -554,4 +554,4 @@ class Evaluator(_Role, _Evaluator):
             raise UserError(
                 f"{call}: record must be a function of the environments, record(env), not {described(record)}."
             )
-        return super().evaluate(weights, num_episodes, seed, explore=explore, record=record)
+        return self.play(weights, Order(num_episodes, seed, explore=explore), record)

@@ -113,25 +113,6 @@ class Evaluator:
         self.policy = make_policy(spec.network)
         self.loop: EnvironmentLoop | None = None
 
-    def evaluate(
-        self,
-        weights: Weights,
-        num_episodes: int,
-        seed: int = 0,
-        *,
-        explore: bool = False,
-        record: Recorder | None = None,
-    ) -> Evaluation:
-        """Play `num_episodes` episodes; the same seed gives the same episodes. `record(env)` is called after each step.
-
-        A stream in which no episode ends for `longest_episode` steps is cut and plays no more, so fewer may be played. The environments
-        live as long as they are played with.
-
-        Raises:
-            EnvError: environments raised too often.
-        """
-        return self.play(weights, Order(num_episodes, seed, explore=explore), record)
-
     def _evaluate(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:
         num_episodes, seed, _, explore, limit_s = order
         start = time.perf_counter()
@@ -181,7 +162,15 @@ class Evaluator:
         return self.loop
 
     def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
-        """Evaluate; a mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first."""
+        """Play as many episodes as are ordered; the same seed gives the same episodes. `record(env)` is called after each step.
+
+        A mean that reaches the goal is confirmed by CONFIRM_EPISODES more with other seeds, which replace the first. A stream in which
+        no episode ends for `longest_episode` steps is cut and plays no more, so fewer may be played. The environments live as long as
+        they are played with.
+
+        Raises:
+            EnvError: environments raised too often.
+        """
         with closing(self):
             first = self._evaluate(weights, order, record)
             if order.goal is None or first.rewards.mean() < order.goal:

@@ -16,7 +16,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import load_policy, save_policy
 from raypid.ops.evolution import noise_table, weighted_sum
 from raypid.ops.normalizer import moments_of
-from raypid.roles.evaluator import Evaluator
+from raypid.roles.evaluator import Evaluator, Order
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
@@ -181,7 +181,7 @@ def test_it_solves_cartpole_in_seconds(algorithm: Any, seed: int, tmp_path: Any)
     evaluator, best = Evaluator(run.spec), 0.0
     for _ in range(20):
         weights = run.train(1)
-        best = float(evaluator.evaluate(weights, 10, seed=99).rewards.mean())
+        best = float(evaluator.play(weights, Order(10, 99)).rewards.mean())
         if best >= 475:
             break
     assert best >= 475

@@ -99,7 +99,7 @@ def test_what_is_refused_before_an_episode_is_played(
 ) -> None:
     pytest.importorskip("imageio")
     gymnasium.register("Undrawn-v0", Undrawn)
-    monkeypatch.setattr("raypid.roles.evaluator.Evaluator.evaluate", None)
+    monkeypatch.setattr("raypid.roles.evaluator.Evaluator.play", None)
     try:
         assert main(["eval", PPO, "--env", "Undrawn-v0", "--video", str(tmp_path / "x.mp4")]) == 2
     finally:

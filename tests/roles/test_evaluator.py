@@ -14,7 +14,7 @@ from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
-from raypid.roles.evaluator import MAX_STREAMS, Evaluation, Evaluator, ci95
+from raypid.roles.evaluator import MAX_STREAMS, Evaluation, Evaluator, Order, ci95
 from raypid.roles.rollout import RolloutSpec
 from raypid.types import Weights
 
@@ -76,8 +76,8 @@ def weights_for(e: Evaluator, version: int = 5) -> Weights:
     return Weights(version, initial_mlp(spec, size, np.random.default_rng(0)), spec.mlp_table(size))
 
 
-def evaluate(e: Evaluator, num: int, seed: int = 0, **kwargs: Any) -> Evaluation:
-    return e.evaluate(weights_for(e), num, seed, **kwargs)
+def evaluate(e: Evaluator, num: int, seed: int = 0, *, explore: bool = False, record: Any = None) -> Evaluation:
+    return e.play(weights_for(e), Order(num, seed, explore=explore), record)
 
 
 @pytest.mark.parametrize(

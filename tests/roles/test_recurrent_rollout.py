@@ -18,7 +18,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.torch_cells import Memory
-from raypid.roles.evaluator import Evaluator
+from raypid.roles.evaluator import Evaluator, Order
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Trajectory, Weights, concat_trajectories
 
@@ -112,13 +112,13 @@ def test_evaluation_carries_the_memory() -> None:
     """The same weights play otherwise than if the memory were forgotten after each step."""
     rollout, weights, _ = make(hidden=(16,), memory_size=16)
     evaluator = Evaluator(rollout.spec)
-    whole = evaluator.evaluate(weights, 6, explore=True)
-    np.testing.assert_array_equal(evaluator.evaluate(weights, 6, explore=True).rewards, whole.rewards)
+    whole = evaluator.play(weights, Order(6, 0, explore=True))
+    np.testing.assert_array_equal(evaluator.play(weights, Order(6, 0, explore=True)).rewards, whole.rewards)
     act = evaluator.policy.act
 
     def forgetful(obs: Any, state: Any, first: Any, rng: Any, *, explore: bool) -> Any:
         return act(obs, evaluator.policy.initial_state(len(first)), first, rng, explore=explore)
 
     evaluator.policy.act = forgetful  # type: ignore[method-assign]
-    assert not np.array_equal(evaluator.evaluate(weights, 6, explore=True).rewards, whole.rewards)
+    assert not np.array_equal(evaluator.play(weights, Order(6, 0, explore=True)).rewards, whole.rewards)
     evaluator.close()

@@ -327,7 +327,7 @@ from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
-from raypid.roles.evaluator import Evaluator
+from raypid.roles.evaluator import Evaluator, Order
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.types import Weights
 network = build_spec(spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2), ModelConfig(hidden=(4,)), normalize=True)
@@ -336,7 +336,7 @@ extra = {"obs_count": np.asarray(0.0), "obs_mean": np.zeros(4), "obs_m2": np.zer
 weights = Weights(0, initial_mlp(network, 4, np.random.default_rng(0)), network.mlp_table(4), extra)
 report, t = rollout.collect(weights)
 assert report.num_steps and t.moments is not None
-evaluation = Evaluator(rollout.spec).evaluate(weights, 3)
+evaluation = Evaluator(rollout.spec).play(weights, Order(3, 0))
 assert len(evaluation.rewards) == 3
 heavy = {"torch", "ray", "tensorboardX", "matplotlib", "pandas", "scipy"} & set(sys.modules)
 assert not heavy, heavy
