@@ -50,6 +50,10 @@ def main(options: argparse.Namespace) -> int:
         mark_project(folder)
         print(f"{folder} is marked as your project: raypid imports its code by name where commands run in it.")
         return 0
+    if folder.resolve() in (Path.home(), Path(folder.resolve().anchor)):
+        raise UserError(
+            f"{folder} holds more than one project: name a folder of its own, such as {folder / 'project'}."
+        )
     if (inside := run_folder_of(folder)) is not None:
         raise UserError(
             f"{folder} is or lies in a run's folder ({inside}), where code is never imported from. Name another one."

@@ -424,15 +424,16 @@ def examine(
     first = _sampled(config, _looks(run, config, is_new=like is None)) if before is None else before.sample
     spaces = first.observation_space, first.action_space
     evaluation_env = _evaluation_env(config, *spaces) if before is None else before.evaluation_env
-    kept: Adapted = {}
-    if like is not None and config.normalize_observations is None:
-        kept = {"normalize_observations": (like.pipeline.normalize, "a run keeps what it began with")}
-        config = config.replace({name: value for name, (value, _) in kept.items()})
+    name, kept = "normalize_observations", like is not None and config.normalize_observations is None
+    if like is not None and kept:
+        config = config.replace({name: like.pipeline.normalize})
     network = _network(run, config, *spaces, like, first.first)
     by_network = idle_settings(config, network)
     config.refuse(by_network, given_names(given or {}))
     idle = {**config.idle(), **by_network}
-    adapted = kept | _by_environment(run, config, network, first, idle)
+    adapted = _by_environment(run, config, network, first, idle)
+    if kept and name not in idle:
+        adapted[name] = (config.normalize_observations, "a run keeps what it began with")
     if any(value for value, _ in adapted.values()):  # else the network is the one that it is
         config = config.replace({name: value for name, (value, _) in adapted.items()})
         network = _network(run, config, *spaces, like, first.first)

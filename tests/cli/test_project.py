@@ -302,3 +302,12 @@ with raypid.PPO(env="custom_env", fragment_length=16) as run:
 def test_every_part_can_be_exchanged(project: Path) -> None:
     done = raypid(project, EVERY, python=("-c",))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("where", ["home", "root"])
+def test_init_marks_no_folder_that_holds_more_than_one_project(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["init", str(tmp_path) if where == "home" else tmp_path.anchor]) == 2
+    assert "holds more than one project" in capsys.readouterr().err and not list(tmp_path.iterdir())
