@@ -109,6 +109,8 @@ def environment_of(
         about: dict[str, Any] = {name: coerce(name, value, _ENV_HINTS[name]) for name, value in info["env"].items()}
         spec = EnvSpec(**{"worker_index": 1, "num_envs": MAX_STREAMS, **about})  # what earlier versions left out
     spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
+    if spec.vectorizer == "processes":  # which only makes a training faster that has several cores
+        spec = replace(spec, vectorizer="sync")
     given = {"env": env or "", "env_config": env_config or {}}
     names = {"env": spec.env, "env_config": spec.env_config, "custom_args": spec.args}
     check_names(folder, names, trusted=trust or signed, given=given)

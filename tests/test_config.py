@@ -159,8 +159,8 @@ def test_field_docs_of_a_subclass_win() -> None:
         ({"gae_lambda": 1.1}, "gae_lambda must lie in"), ({"schedule_end": -0.1}, "schedule_end must lie in"),
         ({"max_grad_norm": 0}, "max_grad_norm must be above 0"), ({"value_clip": -1}, "value_clip must be above 0"),
         ({"target_kl": float("nan")}, "target_kl must be above 0"), ({"schedule_steps": -5}, "schedule_steps must be above 0"),
-        ({"lr_schedule": "linear"}, "lr_schedule linear needs schedule_steps"),
-        ({"clip_schedule": "linear"}, "clip_schedule linear needs schedule_steps"),
+        ({"lr_schedule": "linear"}, "lr_schedule linear must know where it ends"),
+        ({"clip_schedule": "linear"}, "clip_schedule linear must know where it ends"),
     ],
 )  # fmt: skip
 def test_values_out_of_range(values: Any, message: str) -> None:

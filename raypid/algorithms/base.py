@@ -155,8 +155,8 @@ class OptimizerConfig:
         if not linear or self.schedule_steps:
             return ""
         return (
-            f"{linear[0]} linear needs schedule_steps, the environment steps over which it falls; or a stop at a number of steps, with which "
-            "it then ends: fit(stop=100_000), --stop 100000."
+            f"{linear[0]} linear must know where it ends: give a stop at a number of steps (fit(stop=100_000), --stop 100000), or "
+            "schedule_steps."
         )
 
     def ended(self, timesteps: int, run_end: int | None) -> str:
@@ -167,10 +167,7 @@ class OptimizerConfig:
         if not linear or timesteps < end or self.schedule_end:
             return ""
         later = "larger schedule_steps" if self.schedule_steps else "later stop (train(num_train_steps=N), fit(stop=N))"
-        return (
-            f"{linear[0]} linear is 0 from step {end:,} on, where the policy learns nothing. A {later} moves that end, {linear[0]} constant "
-            "has none."
-        )
+        return f"{linear[0]} linear ends at step {end:,}, and nothing is learnt from then on. Give a {later}, or {linear[0]} constant."
 
     def lr_at(self, timesteps: int, run_end: int | None = None) -> float:
         """Return the learning rate after `timesteps` environment steps; `run_end` as in `Config.ended`."""

@@ -95,6 +95,9 @@ def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
     """Whether the elements should be brought to one size."""
     if not part["space"].startswith("Box") or part["picture"] or part["max"] is None:
         return
+    if part["symbols"]:
+        text = f"{name} could be a picture, but holds nothing beyond {part['max']:g}: training takes it for numbers."
+        yield Finding("note", "observation", text, "--model.network cnn (model.network='cnn') makes it a picture.")
     spread = part["std_max"] / part["std_min"] if part["std_min"] else 1.0
     if spread > UNEVEN and not part["normalized"]:
         text = f"{name} has elements that vary {spread:.0f} times more than others."

@@ -56,8 +56,6 @@ class Part:
         """The dtypes that came."""
         self.is_refused = False
         """A reset left its bounds, which is a problem by itself."""
-        self.is_picture = False
-        """Training takes it for a picture, by the first value."""
         self.outside = ""
         """The first element beyond its bounds, in words."""
 
@@ -72,8 +70,6 @@ class Part:
             place = _first(~np.isfinite(array))
             self.num_infinite += 1
             return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{_at(place)}.")]
-        if not self.num:
-            self.is_picture = is_picture(part.leaf, array[None])
         slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
         bad = (array < part.low - slack) | (array > part.high + slack)
         found = self._beyond(array, _first(bad), of_reset=of_reset) if bad.any() else []
@@ -98,6 +94,11 @@ class Part:
             self.outside = self.outside or text
         return []
 
+    @property
+    def is_picture(self) -> bool:
+        """Whether training takes it for a picture."""
+        return is_picture(self.part.leaf, self.high[None] if self.num else None)
+
     def facts(self) -> dict[str, object]:
         """Its range, per element where there are few."""
         part, seen = self.part, self.num > 0
@@ -105,7 +106,8 @@ class Part:
         deviation = np.sqrt(np.maximum(0, variance))
         return {
             "path": part.path, "space": words(part.space), "shape": list(part.shape), "dtype": str(part.dtype),
-            "picture": self.is_picture, "normalized": not self.is_picture and bound_of(part.leaf) > PLAIN,
+            "picture": self.is_picture, "symbols": is_picture(part.leaf) and not self.is_picture,
+            "normalized": not self.is_picture and bound_of(part.leaf) > PLAIN,
             "given_dtypes": sorted(self.given), "size": int(np.prod(part.shape)),
             "min": float(self.low.min()) if seen and self.low.size else None,
             "max": float(self.high.max()) if seen and self.low.size else None,

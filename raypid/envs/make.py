@@ -7,11 +7,11 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -24,8 +24,8 @@ from raypid.envs.errors import EnvError
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
-from raypid.spaces import Space
-from raypid.types import Tree
+from raypid.spaces import Space, is_nested, members
+from raypid.types import Tree, tree_map
 
 NATIVE_FROM = 7
 """Streams from which the vector entry point of Gymnasium's CartPole (50 us a step, however many) outruns the loop."""
@@ -74,7 +74,7 @@ class Sample:
     time_limit: float
     """Steps after which an episode is cut; infinite where none is known."""
     first: Tree | None = None
-    """The observation [1, *] that an episode began with, if it was reset."""
+    """The observations [N, *] that were looked at, if it was reset."""
     terminates: bool | None = None
     """Whether an episode terminated within LOOK steps with random actions; None if that many were not made."""
     step_s: float = math.inf
@@ -82,10 +82,13 @@ class Sample:
 
 
 Depth: TypeAlias = Literal["spaces", "reset", "steps"]
-"""How far to look at an environment: at its spaces, also at the observation of a reset, or also at LOOK steps."""
+"""How far to look at an environment: at its spaces, also at the observation of a reset and, as long as more is to be seen, of FEW steps, or
+at LOOK steps."""
 DEPTHS: tuple[Depth, ...] = ("spaces", "reset", "steps")
 Looks: TypeAlias = Callable[[Sample], Depth]
-"""How far to look, by what the spaces are."""
+"""How far to look, by what is known so far: the spaces, then also observations."""
+FEW = 20
+"""Steps of a look at observations: some games begin black, or with a dim picture."""
 LOOK = 100
 """Steps of a look: a twentieth of what PPO takes for its first update."""
 FAST_S = 1e-3
@@ -116,20 +119,48 @@ def _sampling(spec: EnvSpec, looks: Looks) -> Generator[Sample, None, None]:
         yield found
         if look != "spaces":
             with suppress(EnvError):
-                yield (found := replace(found, first=vector.reset()))
+                found = replace(found, first=vector.reset())
+                if look == "reset":
+                    found = _observed(found, vector, looks)
+                yield found
                 if look == "steps":
                     yield _stepped(found, vector)
     finally:
         vector.close()
 
 
+def _observed(found: Sample, vector: VectorEnv, looks: Looks) -> Sample:
+    """Step an environment that was reset at random, at most FEW times, until its observations say enough."""
+    with suppress(EnvError):
+        for _, action in zip(range(FEW), _random_actions(vector.action_space)):
+            assert found.first is not None
+            if looks(found) == "spaces":
+                break
+            seen = vector.step(action).obs
+            found = replace(found, first=tree_map(lambda *parts: np.concatenate(parts), found.first, seen))
+    return found
+
+
+def _random_actions(space: Space) -> Iterator[Tree]:
+    """Yield random actions [1, *]."""
+    space = copy.deepcopy(space)  # it may be the class's, from which environments draw too
+    space.seed(0)
+    while True:
+        yield _one_row(space, space.sample())
+
+
+def _one_row(space: Space, action: Any) -> Tree:
+    """Arrange an action of the space as a tree of arrays [1, *]."""
+    if is_nested(space):
+        return {str(key): _one_row(part, action[key]) for key, part in members(space)}
+    return np.array([action], space.dtype)
+
+
 def _stepped(found: Sample, vector: VectorEnv) -> Sample:
     """Step an environment that was reset, whose actions are a Box, at random until an episode terminates, at most LOOK times."""
     step_s = math.inf
-    space = copy.deepcopy(vector.action_space)  # it may be the class's, from which environments draw too
-    space.seed(0)
-    for _ in range(LOOK):
-        action, start = np.array([space.sample()], space.dtype), time.perf_counter()
+    for _, action in zip(range(LOOK), _random_actions(vector.action_space)):
+        start = time.perf_counter()
         step = vector.step(action)
         if step.valid.all():  # else it was a reset
             step_s = min(step_s, time.perf_counter() - start)

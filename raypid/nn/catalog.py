@@ -53,7 +53,7 @@ def is_picture(leaf: SpaceLeaf, seen: Array | None = None) -> bool:
 
     Pictures are scaled by their bounds and convolved; all other arrays are numbers. A picture is (height, width, channels) or (channels,
     height, width) with up to MAX_CHANNELS channels, or (height, width) of bytes. Its sides have at least MIN_SIDE elements. If
-    bounds are those of bytes, and all that was seen is 1 to MAX_SYMBOL, it is a grid of symbols.
+    its bounds are those of bytes, and the largest number that was seen is 1 to MAX_SYMBOL, it is a grid of symbols.
     """
     image = observation_leaf(leaf, seen)
     return image.kind == "image" and min(image.image_shape[1:]) >= MIN_SIDE and not _holds_symbols(leaf, seen)
@@ -179,13 +179,16 @@ def has_open_bounds(observation_space: Space) -> bool:
     return any(observation_leaf(leaf).kind == "vector" and bound_of(leaf) >= NO_BOUND for leaf in leaves)
 
 
-def needs_look(observation_space: Space) -> bool:
-    """Return whether only an observation shows what a part of it is, a picture or a grid of symbols, or how large its numbers are."""
-    leaves = space_leaves(observation_space, "observation")
-    return any(
-        observation_leaf(leaf).kind == "image" and (_has_byte_bounds(leaf) or bound_of(leaf) >= NO_BOUND)
-        for leaf in leaves
-    )
+def needs_look(observation_space: Space, seen: Tree | None = None) -> bool:
+    """Return whether only observations show what a part of them is, a picture or a grid of symbols, or how large its numbers are, and
+    those `seen` [N, *] do not say enough."""
+    known = {} if seen is None else dict(tree_leaves(seen))
+    for leaf in space_leaves(observation_space, "observation"):
+        if observation_leaf(leaf).kind == "image":
+            largest = np.max(known.get(leaf.path, 0))
+            if _has_byte_bounds(leaf) and largest <= MAX_SYMBOL or bound_of(leaf) >= NO_BOUND and not largest:
+                return True
+    return False
 
 
 def bound_of(leaf: SpaceLeaf) -> float:

@@ -73,6 +73,8 @@ class Learner:
     ) -> None:
         register_networks(networks or {})
         self.algorithm = algorithm(config, spec, seed)
+        self._began = 0
+        """Environment steps before the batch that is learnt from now."""
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(num_threads)
         self.collective = collective
@@ -116,7 +118,10 @@ class Learner:
         self.check_sound()
         with self._changing():
             batch = self._joined(parts)
-            update = self._update(batch, timesteps)
+            # the last batch of a run reaches beyond its end, where open schedules would be 0
+            end = self.algorithm.run_end
+            update = self._update(batch, timesteps if end is None or timesteps < end else self._began)
+            self._began = timesteps
             if not isinstance(update, Update):
                 raise UserError(
                     f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
@@ -272,9 +277,9 @@ class Learner:
             self.algorithm.load_state_dict(state)
         self._check_given(CheckpointError)
 
-    def end_schedules(self, steps: int) -> None:
-        """Let linear schedules whose end the settings leave open end at this environment step."""
-        self.algorithm.run_end = steps
+    def end_schedules(self, steps: int, timesteps: int) -> None:
+        """Let linear schedules whose end the settings leave open end at this environment step; `timesteps` were made before."""
+        self.algorithm.run_end, self._began = steps, timesteps
 
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on."""

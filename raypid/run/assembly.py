@@ -491,14 +491,14 @@ def _open_to_steps(run: str, config: Config) -> bool:
 
 
 def _looks(run: str, config: Config, *, is_new: bool) -> Looks:
-    """How far a run looks at its environment: at a first observation if that tells pictures from grids of symbols, and at steps if these
+    """How far a run looks at its environment: at some observations if these tell pictures from grids of symbols, and at steps if these
     decide a setting."""
 
     def looks(found: Sample) -> Depth:
         space = found.observation_space
         if is_new and isinstance(found.action_space, Box) and _open_to_steps(run, config) and has_open_bounds(space):
             return "steps"
-        return "reset" if is_new and needs_look(space) else "spaces"
+        return "reset" if is_new and needs_look(space, found.first) else "spaces"
 
     return looks
 

@@ -478,7 +478,7 @@ class Training(metaclass=_Answering):
         if steps is None:
             raise ConfigError(told)
         self.run_end = math.ceil(steps)
-        self.backend.get(self.context.learner.submit(Learner.end_schedules, self.run_end))
+        self.backend.get(self.context.learner.submit(Learner.end_schedules, self.run_end, self.timesteps))
 
     # -- divergence ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
+import raypid
 from raypid.cli import main
 from raypid.deploy import _steps_a_second, environment_of, gif_times
 from raypid.envs import EnvSpec, make_vector
@@ -45,6 +46,14 @@ def short() -> Any:
     gymnasium.register("Short-v0", Short)
     yield
     del gymnasium.registry["Short-v0"]
+
+
+def test_a_policy_of_several_processes_is_evaluated_on_one_core(tmp_path: Path) -> None:
+    settings = {"vectorizer": "processes", "num_envs_per_worker": 2, "fragment_length": 8, "evaluation_interval": 0}
+    with raypid.PPO("CartPole-v1", config=settings, out=tmp_path / "run") as agent:
+        agent.train()
+        agent.save()
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "2"]) == 0
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -365,7 +365,7 @@ def test_names_are_safe_short_and_unique() -> None:
 def test_a_linear_schedule_ends_with_the_run() -> None:
     trials = trials_of(FLAT + "lr_schedule: {grid_search: [linear, constant]}")
     assert [t.settings["lr_schedule"] for t in trials] == ["linear", "constant"]
-    with pytest.raises(UserError, match="lr_schedule linear needs schedule_steps"):
+    with pytest.raises(UserError, match="lr_schedule linear must know where it ends"):
         trials_of(FLAT.replace("timesteps_total", "time_total_s") + "lr_schedule: linear")
 
 

@@ -227,6 +227,7 @@ def test_bytes_are_pictures_or_symbols_by_what_is_seen(
     assert (found.network, leaf.kind, leaf.scale) == (expected[0], expected[1], pytest.approx(expected[2]))
     assert is_picture(space_leaves(space, "observation")[0], first) == (expected is not NUMBERS)
     assert needs_look(space) == (len(shape) > 1 and 0 not in shape)
+    assert needs_look(space, first) == (needs_look(space) and largest <= 32)
     # a run that goes on keeps what it began with
     assert build_spec(space, TWO, ModelConfig(), like=found).pipeline == found.pipeline
 

@@ -104,6 +104,14 @@ class Pictures(Grid):
     largest = 255
 
 
+class Dim(Pictures):
+    """It begins dark."""
+
+    def _see(self, *rest: Any) -> Any:
+        image, *rest = super()._see(*rest)
+        return (image if self.t > 3 else image // 16), *rest
+
+
 class Failing(Steady):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         raise RuntimeError("no reset today")
@@ -214,13 +222,14 @@ def test_replay_on_ray_collects_several_rows_a_call(run: str, settings: dict[str
 
 
 @pytest.mark.parametrize(
-    ("env", "resets"),
-    [(Steady, 0), (Grid, 1), (Pictures, 1)],
+    ("env", "resets", "steps"),
+    [(Steady, 0, 0), (Grid, 4, 17), (Pictures, 1, 0), (Dim, 1, 4)],
 )
-def test_one_environment_is_reset_only_to_tell_pictures_from_symbols(env: Any, resets: int) -> None:
+def test_one_environment_is_stepped_only_to_tell_pictures_from_symbols(env: Any, resets: int, steps: int) -> None:
     Steady.resets = Steady.steps = 0
-    assert adapted("A2C", env).get("normalize_observations", (False,))[0] is (env is not Pictures)
-    assert (Steady.resets, Steady.steps) == (resets, 0)
+    assert adapted("A2C", env).get("normalize_observations", (False,))[0] is (env in (Steady, Grid))
+    assert (Steady.resets, Steady.steps) == (resets, steps)
+    Steady.steps = 0
     assert adapted("A2C", Steady, normalize_observations=False) == {} and Steady.steps == 0
 
 

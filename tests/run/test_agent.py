@@ -315,7 +315,7 @@ def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: 
     quick |= {"desired_kl": 0} if run == "PPO" else {}
     with Agent(run, env="CartPole-v1", lr_schedule="linear", lr=0.1, seed=0, **quick) as agent:
         for use in (agent.train, agent.fit, lambda: agent.fit({"time_total_s": 9}, out=tmp_path / "no")):
-            with pytest.raises(ConfigError, match=r"needs schedule_steps.* fit\(stop=100_000\), --stop 100000"):
+            with pytest.raises(ConfigError, match=r"must know where it ends.* fit\(stop=100_000\), --stop 100000"):
                 use()
         assert not list(tmp_path.iterdir()) and agent.config.schedule_steps is None  # type: ignore[attr-defined]
         outcome = agent.fit(2_000, out=tmp_path / "run", final_episodes=0, quiet=True)
@@ -326,7 +326,7 @@ def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: 
         assert read_params(tmp_path / "run")["schedule_steps"] is None
         about = agent.explain().as_dict()["settings"]["schedule_steps"]
         assert (about["from"], about["detail"]) == ("adapted", "a linear schedule ends with the run")
-        over = f"lr_schedule linear is 0 from step 2,000 on.* A later stop .*{re.escape('fit(stop=N)')}"
+        over = f"lr_schedule linear ends at step 2,000.* Give a later stop .*{re.escape('fit(stop=N)')}"
         with pytest.raises(ConfigError, match=over):
             agent.train()
     with Agent.from_checkpoint(tmp_path / "run") as again, pytest.raises(ConfigError, match=over):

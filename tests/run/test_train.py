@@ -55,10 +55,10 @@ def test_the_end_of_a_linear_schedule_moves_with_the_stop(run: str) -> None:
             before = agent.timesteps
             agent.fit(stop, out="run", **PLAIN)
             first, *_, last = rates("run", before).values()
-            assert 0.2 * 0.01 * (1 - before / stop) < first and last < 0.01 * 0.2
+            assert 0.2 * 0.01 * (1 - before / stop) < first and 0 < last < 0.01 * 0.4
         before = agent.timesteps
         result = agent.train(num_train_steps=1)  # an iteration that ends beyond these steps
-        assert agent.run_end == before + 1 and result["learner/lr"] < 1e-4
+        assert agent.run_end == before + 1 and 0 < result["learner/lr"] < 1e-4
         agent.end_schedules(2 * before)
         assert 0.3 * 0.01 < agent.train()["learner/lr"] < 0.5 * 0.01
 
@@ -67,7 +67,7 @@ def test_the_clip_falls_to_the_same_end() -> None:
     with raypid.PPO("CartPole-v1", {**SMALL, **LINEAR, "lr_schedule": "constant", "clip_schedule": "linear"}) as agent:
         learner = agent.context.learner.role.algorithm  # type: ignore[attr-defined]
         agent.fit(200, out="run", **PLAIN)
-        assert learner.clip == 0.0
+        assert 0 < learner.clip < 0.2 * 0.4  # the last batch begins before the end
         agent.end_schedules(400)
         agent.train()
         assert learner.clip == pytest.approx(0.2 * (1 - agent.timesteps / 400))
@@ -90,14 +90,19 @@ def test_a_schedule_goes_on_however_its_run_does(by: str, capsys: pytest.Capture
         raypid.train(config="run/params.json", stop=600, lr=0.02, out=out, **PLAIN)
     scale = 0.01 if by == "fit" else 0.02
     found = rates(out, 240)
-    assert found == pytest.approx({steps: scale * max(0.0, 1 - steps / 600) for steps in found})
+    *whole, last = found
+    at = {
+        **{steps: steps for steps in whole},
+        last: whole[-1],
+    }  # the last batch begins before the end, and learns by the rate of then
+    assert last >= 600 and found == pytest.approx({steps: scale * (1 - at[steps] / 600) for steps in found})
     assert main(["doctor", out]) == 0 and "has been 0" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("schedule", ["lr_schedule", "clip_schedule"])
 def test_an_end_that_was_given_stays_and_shows(schedule: str, capfd: pytest.CaptureFixture[str]) -> None:
     settings = {**SMALL, **LINEAR, "lr_schedule": "constant", schedule: "linear", "schedule_steps": 200}
-    over = f"{schedule} linear is 0 from step 200 on, where the policy learns nothing. A larger schedule_steps moves that end"
+    over = f"{schedule} linear ends at step 200, and nothing is learnt from then on. Give a larger schedule_steps"
     raypid.train("PPO", "CartPole-v1", settings, stop=200, out="run", final_episodes=0)
     told = capfd.readouterr().out
     assert over not in told
@@ -115,10 +120,10 @@ def test_an_end_that_was_given_stays_and_shows(schedule: str, capfd: pytest.Capt
 
 def test_a_schedule_that_ends_with_the_run_needs_a_number_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
     raypid.train("PPO", "CartPole-v1", {**SMALL, **LINEAR}, stop=100, out="run", **PLAIN)
-    with pytest.raises(ConfigError, match="lr_schedule linear needs schedule_steps"):
+    with pytest.raises(ConfigError, match="lr_schedule linear must know where it ends"):
         raypid.train(resume="run", stop={"time_total_s": 60}, **PLAIN)
     assert main(["train", "--resume", "run", "--stop", "60s"]) == 2
-    assert "lr_schedule linear needs schedule_steps" in capsys.readouterr().err
+    assert "lr_schedule linear must know where it ends" in capsys.readouterr().err
 
 
 def agent(**settings: Any) -> Any:

@@ -172,11 +172,11 @@ def test_one_that_is_built_anew_is_told_what_was_set() -> None:
     learners = group([[WorkerLost("ray says"), update(5)]], 1)
     for factor in (0.5, 0.25):
         learners.submit(LearnerRole.scale_lr, factor).result()
-    learners.submit(LearnerRole.end_schedules, 1_000).result()
+    learners.submit(LearnerRole.end_schedules, 1_000, 400).result()
     learners.submit_parts(LearnerRole.update, 7, "a")[0].result()
     calls = [(name, args) for _, name, args in learners.backend.calls]
     after = calls[next(i for i, (name, _) in enumerate(calls) if name == "take_over") + 1 :]
-    assert after[:2] == [("scale_lr", (0.25,)), ("end_schedules", (1_000,))] and after[2][0] == "update"
+    assert after[:2] == [("scale_lr", (0.25,)), ("end_schedules", (1_000, 400))] and after[2][0] == "update"
 
 
 def test_survivors_state_is_whole_and_all_meet_again() -> None:
