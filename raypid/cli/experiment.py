@@ -6,12 +6,12 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from raypid.config import ConfigError, canonical, is_none
 from raypid.experiments.experiment import Experiment, check_experiments
 from raypid.experiments.plan import (
     PLAN,
+    Planned,
     Trial,
     begin,
     check_new,
@@ -21,7 +21,6 @@ from raypid.experiments.plan import (
     read_plan,
     rows_of,
 )
-from raypid.experiments.population import Population
 from raypid.extras import need
 from raypid.reporting.panel import aligned
 from raypid.run.assembly import entry_name
@@ -29,8 +28,6 @@ from raypid.run.experiment import check_folder
 
 FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}
-_Planned: TypeAlias = "tuple[Path, Sequence[Trial], Population | None, str | None, int | None, Sequence[str]]"
-"""Of an experiment: folder, trials, population, Ray's address, most trials at once, and the lines that are said before it."""
 
 
 def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
@@ -50,11 +47,10 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
         for experiment, _ in planned:  # last, since the trials of one that is there can be looked at too
             check_new(experiment.out, overwrite=options.overwrite)
         return 0
-    begin(planned, overwrite=options.overwrite)
-    most = options.max_concurrent
-    return _run(
-        [(e.out, trials, e.population, e.address, most or e.max_concurrent, e.notes) for e, trials in planned], options
-    )
+    if not options.quiet:
+        for note in (note for experiment in experiments for note in experiment.notes):
+            print(note)
+    return _run(begin(planned, overwrite=options.overwrite, max_concurrent=options.max_concurrent), options)
 
 
 def resume_experiments(options: argparse.Namespace, given: Mapping[str, object]) -> int:
@@ -63,57 +59,37 @@ def resume_experiments(options: argparse.Namespace, given: Mapping[str, object])
     Raises:
         ConfigError: its folder is damaged, or something is given that would change it.
     """
-    others = {"--run": options.run, "--stop": options.stop, "--config": options.config, "--tuned": options.tuned,
-              "--checkpoint-interval": options.checkpoint_interval, "--keep-checkpoints": options.keep_checkpoints,
-              "--final-episodes": options.final_episodes}  # fmt: skip
-    changes = [f"--{canonical(key).replace('_', '-')}" for key in given if canonical(key) != "address"]
-    changes += [flag for flag, value in others.items() if value not in (None, False, [])]
+    others = ("run", "stop", "config", "tuned", "checkpoint_interval", "keep_checkpoints", "final_episodes")
+    given_too = [name for name in others if getattr(options, name) not in (None, False, [])]
+    names = [canonical(key) for key in given if canonical(key) != "address"] + given_too
+    changes = [f"--{name.replace('_', '-')}" for name in names]
     if changes:
         raise ConfigError(
             f"{options.resume} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
         )
     need(_TUNE)
-    places = experiments_in(Path(options.resume))
     address = None if is_none(given.get("address")) else str(given["address"])
-    planned: list[_Planned] = []
-    for number, out in enumerate(places, start=1):
-        head = [f"Experiment {number} of {len(places)}: {out}"] if len(places) > 1 else []
-        planned.append((out, *read_plan(out, trust=options.trust), address, options.max_concurrent, head))
+    planned = [
+        Planned(trials, out, population, address, options.max_concurrent)
+        for out in experiments_in(Path(options.resume))
+        for trials, population in [read_plan(out, trust=options.trust)]
+    ]
     return _run(planned, options)
 
 
-def _say_left(places: Sequence[Path], options: argparse.Namespace) -> None:
-    """Say how to go on with experiments that have not begun."""
-    if not places or options.quiet:
-        return
-    above = options.resume or options.out
-    commands = [shlex.join(["raypid", "train", "--resume", str(place)]) for place in ([above] if above else places)]
-    print(f"Not begun: {', '.join(place.name for place in places)}.")
-    print(f"{' and '.join(f'`{command}`' for command in commands)} {'goes on with all' if above else 'starts them'}.")
+def _run(planned: Sequence[Planned], options: argparse.Namespace) -> int:
+    """Run experiments, and say how to go on with those that have not begun. Returns 0 if no trial failed."""
+    from raypid.tune.experiments import run_planned
 
-
-def _run(planned: Sequence[_Planned], options: argparse.Namespace) -> int:
-    """Run the trials of each experiment. Returns 0 if none failed."""
-    from raypid.experiments.finish import finish
-    from raypid.tune.runner import run_trials
-
-    code = 0
-    for number, (out, trials, population, address, most, head) in enumerate(planned, start=1):
-        for line in [] if options.quiet else head:
-            print(line)
-        ended = run_trials(
-            trials, out, resumed=bool(options.resume), quiet=options.quiet, address=address, max_concurrent=most,
-            population=population,
-        )  # fmt: skip
-        text = finish(out, ended)
-        if not options.quiet:
-            print(f"\n{text}")
-        states = {one.state for one in ended}
-        code = max(code, FAILURE if "failed" in states else 0)
-        if "unfinished" in states:  # Ctrl-C
-            _say_left([left[0] for left in planned[number:]], options)
-            break
-    return code
+    ended, left = run_planned(planned, resumed=bool(options.resume), quiet=options.quiet)
+    if left and not options.quiet:
+        above = options.resume or options.out
+        commands = [shlex.join(["raypid", "train", "--resume", str(place)]) for place in ([above] if above else left)]
+        print(f"Not begun: {', '.join(place.name for place in left)}.")
+        print(
+            f"{' and '.join(f'`{command}`' for command in commands)} {'goes on with all' if above else 'starts them'}."
+        )
+    return FAILURE if any(one.state == "failed" for one in ended) else 0
 
 
 def _show(experiment: Experiment, trials: Sequence[Trial]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
 from raypid.cli.train import algorithm_name, at_least, settings_of
 from raypid.config import Config, ConfigError, renamed
+from raypid.envs.closing import ENDS
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 from raypid.run_file import read_values
@@ -25,7 +26,7 @@ from raypid.stops import read_stop
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.experiments.search import Executor, Search, Task
+    from raypid.experiments.search import Search, Task
     from raypid.experiments.search_report import Proof
 
 INTERRUPTED = 130
@@ -118,6 +119,7 @@ def main(options: argparse.Namespace) -> int:
         raise ConfigError(
             "raypid tune needs Linux or macOS, on Windows WSL 2: it ends trials by their groups of processes."
         )
+    from raypid.experiments.processes import TrialProcesses
     from raypid.experiments.search import Search, write_search
     from raypid.experiments.search_report import Proof, answer, write_report
     from raypid.outputs import check_folder_writable
@@ -130,9 +132,8 @@ def main(options: argparse.Namespace) -> int:
     with lock_folder(out):
         if not options.resume:
             write_search(out, task, plan, more)
-        search = Search(
-            task, plan, out, _executor(task, plan.concurrent, out), tell, trials, _below(task, plan.concurrent)
-        )
+        processes = TrialProcesses(plan.concurrent, out / "processes.log")
+        search = Search(task, plan, out, processes, tell, trials, _below(task, plan.concurrent))
         tell(_headline(search))
         try:
             with _interruptible():
@@ -192,10 +193,8 @@ def _interruptible() -> Iterator[None]:
     def raise_(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        names = []
-    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) is not signal.SIG_IGN]
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = [number for number in ENDS if in_main and signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, raise_) for number in numbers}
     try:
         yield
@@ -248,13 +247,8 @@ def _new(options: argparse.Namespace) -> Any:
     (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")
-    return (
-        task,
-        plan,
-        [],
-        out,
-        {"name": name, "command": shlex.join(["raypid", *_without(options.argv, "--out", "--name")])},
-    )
+    command = shlex.join(["raypid", *_without(options.argv, "--out", "--name")])
+    return task, plan, [], out, {"name": name, "command": command}
 
 
 def _without(argv: Sequence[str], *flags: str) -> list[str]:
@@ -287,7 +281,8 @@ def _resumed(options: argparse.Namespace) -> Any:
 def _stop(text: str | None) -> dict[str, float]:
     """The stop criteria of a search: a return that is enough, and seconds of a trial."""
     stop: dict[str, float] = {}
-    for key, value in _given_stop(text).items():
+    is_file = bool(text) and os.path.isfile(str(text).removeprefix("@"))
+    for key, value in read_stop(read_values(str(text), "--stop") if is_file else text or None, "--stop").items():
         if key not in (GOAL, SECONDS):
             raise ConfigError(f"A search takes the stop criteria {GOAL} and {SECONDS}, not {key!r}.")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or (key == SECONDS and not value > 0):
@@ -296,12 +291,6 @@ def _stop(text: str | None) -> dict[str, float]:
             )
         stop[key] = float(value)
     return stop
-
-
-def _given_stop(text: str | None) -> dict[str, object]:
-    if text and os.path.isfile(text.removeprefix("@")):
-        return read_stop(read_values(text, "--stop"))
-    return read_stop(text or None, "--stop")
 
 
 def _concurrent(task: Task) -> int:
@@ -321,12 +310,6 @@ def _below(task: Task, concurrent: int) -> dict[str, object]:
     threads: dict[str, object] = {} if task.config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
     steps = getattr(task.config, "steps_per_iteration", None)  # of replay; others have iterations of their own
     return threads if steps is None else {**threads, "steps_per_iteration": min(steps, _STEPS)}
-
-
-def _executor(task: Task, concurrent: int, out: Path) -> Executor:
-    from raypid.experiments.processes import TrialProcesses
-
-    return TrialProcesses(concurrent, out / "processes.log")
 
 
 def _headline(search: Search) -> str:
@@ -374,34 +357,21 @@ def _commands(search: Search, name: str | None, command: str) -> list[tuple[str,
     if search.found is None:
         return [repeat]
     stop: Mapping[str, float] = {SECONDS: search.plan.trial_s, **({} if task.goal is None else {GOAL: task.goal})}
-    machine = [
-        part
-        for key, value in task.fixed.items()
-        if key in _MACHINE and key not in ("env", "seed")
-        for part in (f"--{key.replace('_', '-')}", value if isinstance(value, str) else json.dumps(value))
-    ]
-    train = [
-        "raypid",
-        "train",
-        "--run",
-        task.run,
-        "--env",
-        str(task.fixed["env"]),
-        "--tuned",
-        name or str(search.out),
-        *machine,
-        "--stop",
-        json.dumps(stop),
-    ]
-    commands = [
-        ("train with the settings found", shlex.join([*train, "--out", f"runs/{name or search.out.name + '-found'}"]))
-    ]
+    machine = {key: value for key, value in task.fixed.items() if key in _MACHINE and key not in ("env", "seed")}
+    out = f"runs/{name or search.out.name + '-found'}"
+    given = {
+        "run": task.run,
+        "env": task.fixed["env"],
+        "tuned": name or str(search.out),
+        **machine,
+        "stop": stop,
+        "out": out,
+    }
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    words = [word for key, text in texts.items() for word in (f"--{key.replace('_', '-')}", text)]
+    commands = [("train with the settings found", shlex.join(["raypid", "train", *words]))]
     trained = next((t for t in search.of("found") if (search.out / t.folder / "best").exists()), None)
     if trained is not None:
-        commands.append(
-            (
-                "a policy that was trained with them here",
-                shlex.join(["raypid", "eval", str(search.out / trained.folder)]),
-            )
-        )
+        shown = shlex.join(["raypid", "eval", str(search.out / trained.folder)])
+        commands.append(("a policy that was trained with them here", shown))
     return [*commands, repeat]

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from raypid.reporting.panel import EVALUATION, TRAINING, count, known
 from raypid.reporting.streams import lenient
@@ -147,14 +147,9 @@ class Board:
         if not self._running:
             return Group(title)
         table = Table(box=None, padding=(0, 2, 0, 0))
-        for heading, side in (
-            ("trial", "left"),
-            ("steps", "right"),
-            ("time", "right"),
-            ("return", "right"),
-            ("evaluation", "right"),
-        ):
-            table.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", header_style="dim")  # type: ignore[arg-type]
+        for heading in ("trial", "steps", "time", "return", "evaluation"):
+            side: Literal["left", "right"] = "left" if heading == "trial" else "right"
+            table.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", header_style="dim")
         for name, r in list(self._running.items())[:_ROWS]:
             number = {key: f"{r[key]:.1f}" if known(r.get(key)) else "" for key in (TRAINING, EVALUATION)}
             steps, seconds = (count(r["timesteps_total"]), f"{r['time_total_s']:.0f} s") if r else ("starting", "")

@@ -6,8 +6,10 @@ import math
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 from raypid.config import ConfigError
-from raypid.experiments.halving import NUM_RUNGS, REDUCTION
+from raypid.experiments.halving import NUM_RUNGS, REDUCTION, Halving
 
 NUM_CANDIDATES = 4
 """Settings that run again with another seed."""
@@ -93,13 +95,8 @@ class Plan:
 def turns_of_a_trial() -> float:
     """How much of a trial's time one takes on average, since most are stopped: a bit more than successive halving's, whose rungs fill
     while it goes on."""
-    share, total = 1.0, 0.0
-    before = 0.0
-    for i in range(NUM_RUNGS):
-        end = 1 / REDUCTION ** (NUM_RUNGS - 1 - i)
-        total += share * (end - before)
-        share, before = share / REDUCTION, end
-    return 1.6 * total
+    ends = np.array([0.0, *Halving(1.0).rungs])
+    return 1.6 * float(np.diff(ends) @ (1.0 / REDUCTION) ** np.arange(NUM_RUNGS))
 
 
 def make_plan(

@@ -194,11 +194,7 @@ def _experiments(marked: Marked, above: Above, stem: str) -> list[Experiment]:
         return [_Reader(marked, (), stem, values, above, flat=True).experiment()]
     for key, value in values.items():
         if not isinstance(value, Mapping):
-            near = (
-                f" (Did you mean {suggest(canonical(key), _known())[0]!r}?)"
-                if suggest(canonical(key), _known())
-                else ""
-            )
+            near = "".join(f" (Did you mean {name!r}?)" for name in suggest(canonical(key), _known(), 1))
             raise Where(key, marked.path, {"": marked.line((key,))}).error(
                 f"{key!r} is neither a key of an experiment{near} nor the name of one, which takes a mapping such as "
                 f"{{run: PPO, env: CartPole-v1, stop: ..., config: ...}}, not {shown(value)}."
@@ -428,10 +424,9 @@ class _Reader:
         if address is not None and not isinstance(address, str):
             raise where.error("All trials run on one cluster: address takes no grid.", "address")
         self._check_answered()
-        options = {
-            name: self._whole(name, least) for name, least in OPTIONS.items() if self.words.get(name) is not None
-        }
-        max_concurrent = self._whole("max_concurrent", 1) if self.words.get("max_concurrent") is not None else None
+        words = {"max_concurrent": 1, **OPTIONS}
+        counts = {name: self._whole(name, words[name]) for name in words if self.words.get(name) is not None}
+        max_concurrent = counts.pop("max_concurrent", None)
         return Experiment(
             name=self.name,
             run=self.run,
@@ -441,7 +436,7 @@ class _Reader:
             num_samples=num_samples,
             tuned=above.tuned or self._tuned(),
             resources=resources,
-            options={**options, **above.options},
+            options={**counts, **above.options},
             max_concurrent=max_concurrent,
             address=address,
             population=self._population(),
@@ -460,16 +455,10 @@ class _Reader:
         """
         for key, value in self.above.settings.items():
             name, before = canonical(key), list[Source]()
-            for ours in [
-                n
-                for n in self.settings
-                if n == name or f"{n}.".startswith(f"{name}.") or f"{name}.".startswith(f"{n}.")
-            ]:
-                if (
-                    any(True for _ in specs(self.settings[ours]))
-                    or isinstance(self.settings[ours], list)
-                    and ours == "seed"
-                ):
+            for ours, value_here in list(self.settings.items()):
+                if not (f"{ours}.".startswith(f"{name}.") or f"{name}.".startswith(f"{ours}.")):
+                    continue
+                if any(True for _ in specs(value_here)) or (isinstance(value_here, list) and ours == "seed"):
                     raise self.where.error(
                         f"{ours} varies here, and --{name.replace('_', '-')} fixes it: leave one of them out.", ours
                     )

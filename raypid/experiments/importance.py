@@ -64,7 +64,8 @@ def importances(space: SearchSpace, units: Sequence[Mapping[str, float]], order:
     if not designs or not np.ptp(rank):
         return []
     shares = {name: _share(design, rank) for name, design in designs.items()}
-    null = np.array([_greatest(designs, rng.permutation(rank)) for _ in range(_RESAMPLES)])
+    by_chance = (rng.permutation(rank) for _ in range(_RESAMPLES))
+    null = np.array([max(_share(design, order) for design in designs.values()) for order in by_chance])
     found = []
     for name, design in designs.items():
         picks = (rng.integers(0, len(rank), len(rank)) for _ in range(_RESAMPLES))
@@ -100,10 +101,6 @@ def _share(design: Column, rank: Column) -> float:
     rest = y - x @ coefficients
     freedom = len(y) - 1 - int(kind)
     return 1 - float(rest @ rest) / max(1, freedom) * (len(y) - 1) / total
-
-
-def _greatest(designs: Mapping[str, Column], rank: Column) -> float:
-    return max(_share(design, rank) for design in designs.values())
 
 
 def _ranks(order: Column) -> Column:

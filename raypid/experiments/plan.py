@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,8 @@ from raypid.config import Config, ConfigError, Given, overlay
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError, reason, shown
 from raypid.experiments.experiment import RESOURCES, Experiment
-from raypid.experiments.experiment import Above as Above
-from raypid.experiments.experiment import check_experiments as check_experiments
-from raypid.experiments.experiment import experiments_from as experiments_from
-from raypid.experiments.experiment import read_experiments as read_experiments
 from raypid.experiments.population import Population, check_population
-from raypid.experiments.variants import CHOICE, KINDS, Variant, check_spec, num_combinations, variants
+from raypid.experiments.variants import CHOICE, KINDS, check_spec, num_combinations, variants
 from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
@@ -77,6 +73,18 @@ class Trial:
     """Of RunOptions: checkpoint_interval, keep_checkpoints, final_episodes, as far as given."""
 
 
+class Planned(NamedTuple):
+    """An experiment that is to run."""
+
+    trials: Sequence[Trial]
+    out: Path
+    population: Population | None
+    address: str | None
+    """Of a Ray cluster."""
+    max_concurrent: int | None
+    """Most trials at a time."""
+
+
 def plan(experiment: Experiment) -> list[Trial]:
     """Make the trials of an experiment: every variant with every seed, the seeds outermost.
 
@@ -92,20 +100,20 @@ def plan(experiment: Experiment) -> list[Trial]:
     rng = np.random.default_rng(experiment.seeds[0] if experiment.seeds else 0)
     found = list(variants(experiment.settings, experiment.num_samples, rng))
     seeds: Sequence[int | None] = experiment.seeds or (None if "seed" in experiment.settings else 0,)
-    total = len(found) * len(seeds)
-    names = _Names(found, total)
-    changing = (
-        experiment.population.perturb if experiment.population is not None else {}
-    )  # a name with their values would soon lie
+    digits = max(3, len(str(len(found) * len(seeds))))
+    short = short_names({key for variant in found for key in variant.varied})
+    population = experiment.population
+    changing = population.perturb if population is not None else {}  # a name with their values would soon lie
     trials: list[Trial] = []
     checks = _Checks(experiment)
     for index, (seed, variant) in enumerate(itertools.product(seeds, found), start=1):
         own = {} if seed is None else {"seed": seed}
         varied = {**variant.varied, **(own if len(seeds) > 1 else {})}
         settings = {**variant.settings, **own}
+        shown_values = {key: x for key, x in varied.items() if key not in changing}
         trial = Trial(
             index=index,
-            name=(name := names.of(index, {key: x for key, x in varied.items() if key not in changing})),
+            name=(name := _name(f"trial-{index:0{digits}d}", short, shown_values)),
             run=experiment.run,
             settings=settings,
             stop={},
@@ -271,19 +279,12 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
         raise ConfigError(f"A trial takes {gpus:g} GPUs, and {here.format(f'{num_gpus():g}')}")
 
 
-class _Names:
-    """Names trials by what varies: "trial-007-lr=0.001,seed=1", safe for every file system, at most _MAX_NAME characters."""
-
-    def __init__(self, found: Sequence[Variant], total: int) -> None:
-        self._digits = max(3, len(str(total)))
-        self._short = short_names({key for variant in found for key in variant.varied})
-
-    def of(self, index: int, varied: Mapping[str, object]) -> str:
-        parts = [f"{self._short.get(key, key)}={short_value(value)}" for key, value in varied.items()]
-        start = f"trial-{index:0{self._digits}d}"
-        if not parts:
-            return start
-        return f"{start}-{_safe(','.join(parts))}"[:_MAX_NAME].rstrip(".,=-+")
+def _name(start: str, short: Mapping[str, str], varied: Mapping[str, object]) -> str:
+    """Name a trial by what varies: "trial-007-lr=0.001,seed=1", safe for every file system, at most _MAX_NAME characters."""
+    if not varied:
+        return start
+    text = ",".join(f"{short.get(key, key)}={short_value(value)}" for key, value in varied.items())
+    return f"{start}-{re.sub('[^A-Za-z0-9_.=,+-]+', '-', text)}"[:_MAX_NAME].rstrip(".,=-+")
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
@@ -309,10 +310,6 @@ def short_value(value: object) -> str:
     return text[:_MAX_VALUE]
 
 
-def _safe(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.=,+-]+", "-", text)
-
-
 # -- experiment.json -------------------------------------------------------------------------------------------------
 
 
@@ -323,11 +320,10 @@ def write_plan(out: Path, trials: Sequence[Trial], population: Population | None
     Raises:
         Unwritten: it cannot be written.
     """
-    rows = [_row(trial) for trial in trials]
     body = {
         "format": FORMAT,
         "population": None if population is None else dataclasses.asdict(population),
-        "trials": rows,
+        "trials": [_row(trial) for trial in trials],
     }
     text = json.dumps(body, indent=1)
     out.mkdir(parents=True, exist_ok=True)
@@ -464,8 +460,17 @@ def check_new(out: Path, *, overwrite: bool) -> None:
         )
 
 
-def begin(planned: Sequence[tuple[Experiment, Sequence[Trial]]], *, overwrite: bool) -> None:
+def begin(
+    planned: Sequence[tuple[Experiment, Sequence[Trial]]],
+    *,
+    overwrite: bool,
+    address: str | None = None,
+    max_concurrent: int | None = None,
+) -> list[Planned]:
     """Write what the trials of new experiments are, of all before the first one starts, so that all can be resumed.
+
+    Args:
+        address: in place of what an experiment says; so is `max_concurrent`.
 
     Raises:
         UserError: as `check_new`, before anything is written.
@@ -476,6 +481,10 @@ def begin(planned: Sequence[tuple[Experiment, Sequence[Trial]]], *, overwrite: b
     for experiment, trials in planned:
         clear_experiment(experiment.out)
         write_plan(experiment.out, trials, experiment.population)
+    return [
+        Planned(trials, one.out, one.population, address or one.address, max_concurrent or one.max_concurrent)
+        for one, trials in planned
+    ]
 
 
 def experiments_in(folder: Path) -> list[Path]:

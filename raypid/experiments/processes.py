@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
 """What a process says of its trial: "rung" (then it waits for `answer`) or "ended", with trial, curve, seconds."""
@@ -30,7 +31,6 @@ class TrialProcesses:
 
     def __init__(self, num: int, log: Path) -> None:
         self._num, self._log = num, log
-        self._selector = selectors.DefaultSelector()
         self._processes: list[_Process] = []
 
     @property
@@ -48,7 +48,6 @@ class TrialProcesses:
         if process is None:
             process = _Process(self._log)
             self._processes.append(process)
-            self._selector.register(process.events, selectors.EVENT_READ, process)
         process.trial = trial
         process.say({"do": "trial", "trial": trial, **order})
 
@@ -67,28 +66,19 @@ class TrialProcesses:
     def wait(self, timeout_s: float) -> list[Event]:
         """What has happened within the timeout. A process that died has ended its trial with state "failed"."""
         found: list[Event] = []
-        for key, _ in self._selector.select(timeout_s):
-            process: _Process = key.data
-            events, alive = process.read()
-            for event in events:
-                if event["event"] == "ended":
-                    process.trial = None
-                if event["event"] != "ready":
-                    found.append(event)
-            if not alive:
+        told = connection.wait([p.connection for p in self._processes], timeout_s)
+        for process in [p for p in self._processes if p.connection in told]:
+            try:
+                found.append(json.loads(process.connection.recv_bytes()))
+            except (EOFError, ConnectionError):
                 if process.trial is not None:
                     died = f"Its process ended ({process.how_it_ended()}); {self._log} has what it printed."
-                    found.append(
-                        {
-                            "event": "ended",
-                            "trial": process.trial,
-                            "state": "failed",
-                            "kind": "died",
-                            "message": died,
-                            "traceback": "",
-                        }
-                    )
+                    about = {"event": "ended", "trial": process.trial, "state": "failed", "kind": "died"}
+                    found.append({**about, "message": died, "traceback": ""})
                 self._end([process])
+            else:
+                if found[-1]["event"] == "ended":
+                    process.trial = None
         return found
 
     def close(self) -> None:
@@ -100,67 +90,42 @@ class TrialProcesses:
 
     def _end(self, processes: Sequence[_Process]) -> None:
         for process in processes:
-            process.interrupt()
+            process.popen.terminate()
         until = time.monotonic() + CLOSING_S
         for process in processes:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(process.events)
             process.close(max(0.0, until - time.monotonic()))
             self._processes.remove(process)
-
-
-def _piece(events: IO[bytes]) -> bytes | None:
-    """What has come; None if nothing has, b"" at the end."""
-    return events.read(65536)
 
 
 class _Process:
     """One process and what it was given to do."""
 
     def __init__(self, log: Path) -> None:
-        there, write = os.pipe()
-        command = [sys.executable, "-m", "raypid.experiments.trial_process", str(write)]
-        with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=[write], start_new_session=True
+        self.connection, theirs = multiprocessing.Pipe()
+        command = [sys.executable, "-m", "raypid.experiments.trial_process", str(theirs.fileno())]
+        with log.open("ab") as log_file, theirs:
+            self.popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
-        os.close(write)
-        os.set_blocking(there, False)
-        self.events: IO[bytes] = open(there, "rb", buffering=0)
         self.trial: int | None = None
-        self._rest = b""
 
     def say(self, message: Mapping[str, object]) -> None:
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died, which `read` finds out
-            self._popen.stdin.write(json.dumps(message).encode() + b"\n")
-            self._popen.stdin.flush()
-
-    def read(self) -> tuple[list[Event], bool]:
-        """Events that have come, and whether the process lives."""
-        alive = True
-        while (piece := _piece(self.events)) is not None:
-            if not piece:
-                alive = False
-                break
-            self._rest += piece
-        *lines, self._rest = self._rest.split(b"\n")
-        return [json.loads(line) for line in lines], alive
+        with contextlib.suppress(ConnectionError):  # it died, which `wait` finds out
+            self.connection.send_bytes(json.dumps(message).encode())
 
     def how_it_ended(self) -> str:
-        code = self._popen.wait(5)
+        code = self.popen.wait(5)
         return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def interrupt(self) -> None:
-        self._popen.terminate()
 
     def close(self, seconds: float) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(seconds)
+            self.popen.wait(seconds)
         with contextlib.suppress(ProcessLookupError):  # workers on Ray, processes of environments
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        self._popen.wait()
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.close()
-        self.events.close()
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+        self.connection.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,16 +15,17 @@ from raypid.tunable import Choices
 
 Units: TypeAlias = dict[str, float]
 """Setting -> place in the unit interval of its range."""
-ProposerName: TypeAlias = Literal["auto", "optuna", "random"]
-PROPOSERS: tuple[ProposerName, ...] = ("auto", "optuna", "random")
+PROPOSERS = ("auto", "optuna", "random")
 
 
-class Proposer(Protocol):
+class Proposer:
     """Proposes places in the unit cube, and learns how good they were. Higher scores are better."""
 
     name: str
 
-    def propose(self) -> Units: ...
+    def propose(self) -> Units:
+        """Return places that are worth trying."""
+        raise NotImplementedError
 
     def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
         """Learn of a trial that has ended: its score at the rung that it reached, and whether it was `stopped` there as hopeless."""
@@ -33,7 +34,7 @@ class Proposer(Protocol):
         """Drop a proposal whose trial has ended without saying anything about its settings."""
 
 
-class RandomProposer:
+class RandomProposer(Proposer):
     """Draws settings independently of each other and of what was found."""
 
     name = "random"
@@ -44,14 +45,8 @@ class RandomProposer:
     def propose(self) -> Units:
         return {name: float(self._rng.random()) for name in self.space}
 
-    def tell(self, units: Units, score: float, rung: int, *, stopped: bool) -> None:
-        pass
 
-    def forget(self, units: Units) -> None:
-        pass
-
-
-class OptunaProposer:
+class OptunaProposer(Proposer):
     """Tree-structured Parzen estimators (Bergstra et al. 2011), by Optuna (Akiba et al. 2019, arXiv:1907.10902).
 
     Trials that were stopped early are told as pruned, so that a trial which came further counts as better. What is still running counts
@@ -72,7 +67,9 @@ class OptunaProposer:
             )
         self._study = optuna.create_study(direction="maximize", sampler=sampler)
         self._distributions: dict[str, Any] = {
-            name: optuna.distributions.CategoricalDistribution(tuple(range(len(range_.options))))
+            name: optuna.distributions.CategoricalDistribution(
+                [(i + 0.5) / len(range_.options) for i in range(len(range_.options))]
+            )
             if isinstance(range_, Choices)
             else optuna.distributions.FloatDistribution(0.0, 1.0)
             for name, range_ in space.items()
@@ -81,7 +78,7 @@ class OptunaProposer:
 
     def propose(self) -> Units:
         trial = self._study.ask(self._distributions)
-        units = {name: self._place(name, value) for name, value in trial.params.items()}
+        units: Units = dict(trial.params)
         self._asked.append((units, trial))
         return units
 
@@ -93,7 +90,11 @@ class OptunaProposer:
             asked.report(score, rung)
             self._study.tell(asked, None if stopped else score, state)
             return
-        params = {name: self._param(name, unit) for name, unit in units.items() if name in self.space}
+        params = {
+            name: range_.unit(range_.at(units[name])) if isinstance(range_, Choices) else units[name]
+            for name, range_ in self.space.items()
+            if name in units
+        }
         self._study.add_trial(
             self._optuna.trial.create_trial(
                 params=params,
@@ -115,14 +116,6 @@ class OptunaProposer:
             return None
         self._asked.remove(asked)
         return asked[1]
-
-    def _place(self, name: str, param: float) -> float:
-        range_ = self.space[name]
-        return range_.unit(range_.options[int(param)]) if isinstance(range_, Choices) else float(param)
-
-    def _param(self, name: str, unit: float) -> float | int:
-        range_ = self.space[name]
-        return min(int(unit * len(range_.options)), len(range_.options) - 1) if isinstance(range_, Choices) else unit
 
 
 def check_proposer(name: str) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from raypid.errors import CodeError, UserError
 from raypid.experiments import budget as b
 from raypid.experiments.budget import Plan
 from raypid.experiments.halving import LATE, Halving, ranked
-from raypid.experiments.processes import Event
+from raypid.experiments.processes import Event, TrialProcesses
 from raypid.experiments.propose import Proposer, check_proposer, make_proposer
 from raypid.experiments.search_trials import BY_SETTINGS, Kind, SearchTrial, TrialLog, mean_return, read_trials
 from raypid.experiments.space import SearchSpace, at, dotted, fixed_by, sample, search_space
@@ -132,21 +132,6 @@ class Task:
         return list(value) if isinstance(value, tuple) else value
 
 
-class Executor(Protocol):
-    """Runs trials side by side (`TrialProcesses`)."""
-
-    @property
-    def running(self) -> list[int]: ...
-    @property
-    def has_room(self) -> bool: ...
-    def start(self, trial: int, order: Mapping[str, object]) -> None: ...
-    def answer(self, trial: int, *, go_on: bool) -> None: ...
-    def stop(self, trial: int) -> None: ...
-    def kill(self, trial: int) -> None: ...
-    def wait(self, timeout_s: float) -> list[Event]: ...
-    def close(self) -> None: ...
-
-
 class Search:
     """Runs the phases. What has ended is in the folder, so that a search which was ended goes on from there.
 
@@ -158,7 +143,7 @@ class Search:
     """
 
     def __init__(
-        self, task: Task, plan: Plan, out: Path, executor: Executor, tell: Callable[[str], None],
+        self, task: Task, plan: Plan, out: Path, executor: TrialProcesses, tell: Callable[[str], None],
         trials: list[SearchTrial], below: Mapping[str, object],
     ) -> None:  # fmt: skip
         self.task, self.plan, self.out, self.executor, self.tell = task, plan, out, executor, tell
@@ -221,14 +206,11 @@ class Search:
     def _explore(self) -> Iterator[SearchTrial]:
         """Yield trials with new settings; the first has the defaults."""
         done = len(self.of("search"))
+        defaults = {name: self.task.default(name) for name in self.task.space}
         for _ in range(self.plan.trials - done):
             number = self._next_number()
-            units, settings = self._proposed() if number > 1 else (self._default_units(), {})
+            units, settings = self._proposed() if number > 1 else (units_of(self.task.space, defaults), {})
             yield self._trial("search", number, self.task.seed, settings, units)
-
-    def _default_units(self) -> dict[str, float]:
-        defaults = {name: self.task.default(name) for name in self.task.space}
-        return units_of(self.task.space, defaults)
 
     def _proposed(self) -> tuple[dict[str, float], dict[str, Any]]:
         for _ in range(_DRAWS):
@@ -270,7 +252,7 @@ class Search:
         first = self.task.seed + 1
         for num, seeds in ((b.NUM_FINALISTS, [first]), (1, [first + 1 + i for i in range(b.FINALIST_SEEDS)])):
             if len(candidates) > 1:
-                self._run_all(self._again("race", candidates, seeds), self._race_until, lambda: self.measured.turn_s)
+                self._run_all(self._again(candidates, seeds), self._race_until, lambda: self.measured.turn_s)
             candidates = sorted(candidates, key=self._race_score(candidates), reverse=True)[:num]
         return candidates[0] if candidates else None
 
@@ -300,11 +282,8 @@ class Search:
 
         If the first phases took longer than planned, these runs are shorter, so that there are enough of them.
         """
-        plan, until, done = (
-            self.measured,
-            self.plan.budget_s - b.REPORT_S,
-            len(self.of("found")) + len(self.of("defaults")),
-        )
+        plan, until = self.measured, self.plan.budget_s - b.REPORT_S
+        done = len(self.of("found")) + len(self.of("defaults"))
         turns = math.ceil(max(1, 2 * b.MIN_FRESH - done) / plan.concurrent)
         enough_s = (until - self.elapsed_s) / turns - plan.overhead_s
         self._proof_s = min(plan.trial_s, max(enough_s, self.halving.rungs[0]))
@@ -319,12 +298,12 @@ class Search:
                 if not self._is_done(kind, found, b.FIRST_FRESH + count):
                     yield self._trial(kind, found, b.FIRST_FRESH + count, settings, {})
 
-    def _again(self, kind: Kind, candidates: list[int], seeds: list[int]) -> Iterator[SearchTrial]:
+    def _again(self, candidates: list[int], seeds: list[int]) -> Iterator[SearchTrial]:
         for seed in seeds:
             for number in candidates:
-                if not self._is_done(kind, number, seed):
+                if not self._is_done("race", number, seed):
                     trial = self.trials[number]
-                    yield self._trial(kind, number, seed, trial.settings, trial.units)
+                    yield self._trial("race", number, seed, trial.settings, trial.units)
 
     def _is_done(self, kind: Kind, candidate: int, seed: int) -> bool:
         return any((t.candidate, t.seed) == (candidate, seed) for t in self.of(kind))
@@ -371,7 +350,7 @@ class Search:
     def _start(self, trial: SearchTrial) -> None:
         self.trials[trial.number] = trial
         clear_folder(self.out / trial.folder)  # a trial that was broken off begins anew
-        rungs = {"search": self.halving.rungs, "race": self.halving.rungs[-1:]}.get(trial.kind, [self._proof_s])
+        rungs = self._rungs(trial)
         self.executor.start(trial.number, {
             "run": self.task.run, "settings": {**self.task.fixed, **trial.settings, "seed": trial.seed}, "below": self.below,
             "folder": str(self.out / trial.folder), "rungs": rungs,
@@ -380,6 +359,10 @@ class Search:
             "settle_steps": getattr(self.task.config, "steps_per_iteration", None) or 0,
             "first_within": LATE * rungs[-1] if trial.kind == "search" and trial.settings else None,
         })  # fmt: skip
+
+    def _rungs(self, trial: SearchTrial) -> list[float]:
+        """Seconds of training after which a trial is judged; the last is its end."""
+        return {"search": self.halving.rungs, "race": self.halving.rungs[-1:]}.get(trial.kind, [self._proof_s])
 
     def _take(self, trial: SearchTrial, event: Event, rungs: list[float]) -> None:
         """Keep what a trial says of itself, and its scores at all of the `rungs`: at each by what it had there, however late it says so."""
@@ -413,11 +396,7 @@ class Search:
         trial.state, trial.ended_at, trial.message = event["state"], self.elapsed_s, event.get("message", "").strip()
         trial.seconds, trial.timesteps, trial.wall_s = (event.get(k, 0) for k in ("seconds", "timesteps", "wall_s"))
         if "curve" in event:
-            rungs = (
-                self.halving.rungs
-                if trial.kind == "search"
-                else [self.plan.trial_s if trial.kind == "race" else self._proof_s]
-            )
+            rungs = self._rungs(trial)
             passed = {"stopped": [], "cut": [rung for rung in rungs if rung <= trial.seconds]}.get(trial.state, rungs)
             self._take(trial, event, passed)
         if trial.state == "failed":
@@ -502,10 +481,8 @@ def write_search(out: Path, task: Task, plan: Plan, more: Mapping[str, object]) 
     """
     about = {name: getattr(task, name) for name in (f.name for f in dataclasses.fields(task))}
     text = json.dumps({"task": about, "plan": dataclasses.asdict(plan), **more}, indent=2)
-    with explained(out / SEARCH):
-        out.mkdir(parents=True, exist_ok=True)
-        with replacing(out / SEARCH) as beside:
-            beside.write_text(text + "\n")
+    with explained(out / SEARCH), replacing(out / SEARCH) as beside:
+        beside.write_text(text + "\n")
 
 
 def read_search(out: Path) -> tuple[Task, Plan, list[SearchTrial], dict[str, Any]]:

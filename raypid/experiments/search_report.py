@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -71,21 +70,19 @@ class Proof:
 
     def __str__(self) -> str:
         """The answer, as a sentence."""
+        cannot = "Cannot tell whether the settings found are better than the defaults:"
+        if self.better is None and self.failure:
+            return f"{cannot} their runs on fresh seeds failed: {self.failure}"
         if self.better is None:
-            why = (
-                f"their runs on fresh seeds failed: {self.failure}"
-                if self.failure
-                else "no run on fresh seeds has ended in time."
-            )
-            return f"Cannot tell whether the settings found are better than the defaults: {why}"
+            return f"{cannot} no run on fresh seeds has ended in time."
         d, seeds = self.better, len(self.found)
         how = f"{d.estimate:+.4g} in score on {_count(seeds, 'fresh seed')}"
         if not math.isfinite(d.low):
-            return f"Cannot tell whether the settings found are better than the defaults: {how}, and one seed says nothing of others."
+            return f"{cannot} {how}, and one seed says nothing of others."
         how += f", 95% interval {d.low:+.4g} to {d.high:+.4g}"
         if self.verdict == "cannot tell":
             few = f" (with fewer than {MIN_SEEDS} seeds nothing is called sure)" if seeds < MIN_SEEDS else ""
-            return f"Cannot tell whether the settings found are better than the defaults: {how}{few}."
+            return f"{cannot} {how}{few}."
         return f"The settings found are {self.verdict} than the defaults: {how}."
 
 
@@ -126,10 +123,8 @@ def write_report(search: Search, proof: Proof, commands: Sequence[tuple[str, str
         Unwritten: the disk is full.
     """
     best = search.best()[::-1]  # all ordered by the same measure
-    order = [
-        *([0.0] * len(lost := [t for t in search.of("search") if t.state == "failed"])),
-        *map(float, range(1, len(best) + 1)),
-    ]
+    lost = [t for t in search.of("search") if t.state == "failed"]
+    order = [0.0] * len(lost) + [float(i) for i in range(1, len(best) + 1)]
     found = importances(search.task.space, [t.units for t in (*lost, *best)], order)
     page = search.out / REPORT
     lines = _page(search, proof, found, commands)
@@ -176,10 +171,15 @@ def _settings(search: Search) -> list[str]:
         return []
     settings = search.trials[search.found].settings
     rows = [(name, search.task.default(name), value) for name, value in settings.items()]
-    changed = [f"| `{name}` | `{json.dumps(old)}` | `{json.dumps(new)}` |" for name, old, new in rows if old != new]
+    changed = [(f"`{name}`", f"`{json.dumps(old)}`", f"`{json.dumps(new)}`") for name, old, new in rows if old != new]
     same = [f"`{name}`" for name, old, new in rows if old == new]
     rest = [f"As by default: {', '.join(same)}.", ""] if same else []
-    return ["## The settings found", "", "| setting | default | found |", "|---|---|---|", *changed, "", *rest]
+    return ["## The settings found", "", *_table(("setting", "default", "found"), changed), "", *rest]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _proof(search: Search, proof: Proof) -> list[str]:
@@ -187,18 +187,15 @@ def _proof(search: Search, proof: Proof) -> list[str]:
         return []
     head = ["", f"score after {shown_seconds(proof.seconds)}, mean", "return at the end, mean"]
     head += ["reached the goal after"] if search.task.goal is not None else []
-    lines = [
-        "## On fresh seeds", "",
-        f"Trained anew on seeds {FIRST_FRESH} and up, which chose nothing, side by side.", "",
-        f"| {' | '.join(head)} |", "|---" * len(head) + "|",
-    ]  # fmt: skip
+    rows = []
     for name, trials, scores in zip(("found", "defaults"), (proof.found, proof.defaults), proof.scores, strict=True):
         seeds = "seeds " + ", ".join(str(t.seed) for t in trials)
         cells = [f"{name} ({seeds})", f"{np.mean(scores):.5g}", f"{np.mean([t.last_return for t in trials]):.5g}"]
         if search.task.goal is not None:
             cells.append(", ".join(f"{t.seconds:.2g} s" if t.state == "goal" else "not" for t in trials))
-        lines.append("| " + " | ".join(cells) + " |")
-    return [*lines, ""]
+        rows.append(cells)
+    how = f"Trained anew on seeds {FIRST_FRESH} and up, which chose nothing, side by side."
+    return ["## On fresh seeds", "", how, "", *_table(head, rows), ""]
 
 
 def _mattered(search: Search, found: Sequence[Importance]) -> list[str]:
@@ -225,20 +222,18 @@ def _trials(search: Search) -> list[str]:
     first = search.halving.first or 0
     rungs = [shown_seconds(seconds) for seconds in search.halving.rungs[first:]]
     head = ["trial", *(f"score after {rung}" for rung in rungs), "whole time on other seeds"]
-    lines = ["## The best trials", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = []
     for t in best:
         scores = [f"{score:.4g}" for score in t.scores[first:]]
         again = [f"{r.score:.4g}" if r.scores else r.state for r in search.of("race") if r.candidate == t.number]
         mark = " (found)" if t.number == search.found else "" if t.settings else " (defaults)"
-        lines.append(
-            f"| {t.number}{mark} | {' | '.join([*scores, *[''] * (len(rungs) - len(scores)), ', '.join(again)])} |"
-        )
+        rows.append([f"{t.number}{mark}", *scores, *[""] * (len(rungs) - len(scores)), ", ".join(again)])
     early = " The defaults had not learned anything by an earlier time at which to judge." if first else ""
     if first == search.halving.last:
         early = " No trial was judged before its end, since the defaults had not learned anything until then: a longer budget gives longer trials."
     failed = [f"Trial {t.number} failed: {t.message}" for t in search.of("search") if t.state == "failed"]
     return [
-        *lines, "",
+        "## The best trials", "", *_table(head, rows), "",
         "Trials are ordered by their first score here; the best third of all are put first, in the order of the next score, and so on. "
         f"A trial was stopped unless its score was among the best third of those before it; the defaults never were.{early}",
         *failed[:5], "", "Their settings:", "", *(f"- {t.number}: {_named(t)}" for t in best), "",
@@ -258,25 +253,23 @@ def draw(search: Search, proof: Proof, found: Sequence[Importance], path: Path) 
     Raises:
         Unwritten: the disk is full.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 7.4), dpi=130, layout="constrained")
-    panels = figure.subplot_mosaic([["scores", "mattered"], ["curves", "curves"]], width_ratios=[1.25, 1])
-    _draw_scores(panels["scores"], search)
-    _draw_importances(panels["mattered"], found)
-    _draw_curves(panels["curves"], search, proof)
+    with rc_context({"axes.titlelocation": "left", "axes.titlesize": 11}):
+        figure = Figure(figsize=(10, 7.4), dpi=130, layout="constrained")
+        panels = figure.subplot_mosaic([["scores", "mattered"], ["curves", "curves"]], width_ratios=[1.25, 1])
+        _draw_scores(panels["scores"], search)
+        _draw_importances(panels["mattered"], found)
+        _draw_curves(panels["curves"], search, proof)
     for axes in panels.values():
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=9)
-    figure.suptitle(
-        f"{search.task.run} on {search.task.fixed['env']}: {_asked(search)}",
-        fontsize=13,
-        fontweight="bold",
-    )
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
+        axes.set_axisbelow(True)
+    title = f"{search.task.run} on {search.task.fixed['env']}: {_asked(search)}"
+    figure.suptitle(title, fontsize=13, fontweight="bold")
     with explained(path), replacing(path) as beside:
-        beside.write_bytes(picture.getbuffer())
+        figure.savefig(beside)
 
 
 def _draw_scores(axes: Axes, search: Search) -> None:
@@ -295,20 +288,16 @@ def _draw_scores(axes: Axes, search: Search) -> None:
         face = colour if ended else "white"
         label = named.pop(colour, None) if special or not ended else None
         axes.plot(at[-1:], t.scores[-1:], "o", ms=5, mfc=face, mec=colour, zorder=on_top + 1, label=label)
-    axes.set_xscale("log")
+    axes.set(title="The trials", xscale="log", xlabel="seconds of training", ylabel="score (mean return until then)")
     axes.set_xticks(rungs, [shown_seconds(rung) for rung in rungs])
     axes.minorticks_off()
-    axes.set_xlabel("seconds of training")
-    axes.set_ylabel("score (mean return until then)")
-    axes.set_title("The trials", loc="left", fontsize=11)
     if trials:
-        axes.legend(frameon=False, fontsize=8.5, loc="best")
-    axes.grid(True, color="#E8E8E8", lw=0.8)
-    axes.set_axisbelow(True)
+        axes.legend(frameon=False, fontsize=8.5)
+    axes.grid(color="#E8E8E8")
 
 
 def _draw_importances(axes: Axes, found: Sequence[Importance]) -> None:
-    axes.set_title("Which settings mattered", loc="left", fontsize=11)
+    axes.set_title("Which settings mattered")
     if not found:
         axes.text(
             0.5,
@@ -327,8 +316,7 @@ def _draw_importances(axes: Axes, found: Sequence[Importance]) -> None:
         axes.barh(i, one.share, color=colour, height=0.6)
         axes.plot([one.low, one.high], [i, i], color="#444444", lw=1.2)
     axes.set_yticks(range(len(shown)), [one.setting for one in shown])
-    axes.set_xlim(0, 1)
-    axes.set_xlabel("share of the variance of ranks, 95% interval\n(grey: cannot tell)")
+    axes.set(xlim=(0, 1), xlabel="share of the variance of ranks, 95% interval\n(grey: cannot tell)")
 
 
 def _draw_curves(axes: Axes, search: Search, proof: Proof) -> None:
@@ -349,17 +337,11 @@ def _draw_curves(axes: Axes, search: Search, proof: Proof) -> None:
             )
     if search.task.goal is not None:
         axes.axhline(search.task.goal, color="#888888", lw=1, ls=(0, (5, 4)), label="goal")
-    axes.set_title(
-        "On fresh seeds: the settings found beside the defaults",
-        loc="left",
-        fontsize=11,
-    )
-    axes.set_xlabel("seconds of training")
-    axes.set_ylabel("mean return of an evaluation")
-    axes.set_xlim(0, seconds)
-    axes.grid(True, color="#E8E8E8", lw=0.8)
+    axes.set(title="On fresh seeds: the settings found beside the defaults", xlim=(0, seconds))
+    axes.set(xlabel="seconds of training", ylabel="mean return of an evaluation")
+    axes.grid(color="#E8E8E8")
     if proof.found:
-        axes.legend(frameon=False, fontsize=9, loc="best")
+        axes.legend(frameon=False, fontsize=9)
 
 
 def _count(number: int, thing: str) -> str:

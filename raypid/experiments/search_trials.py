@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from raypid.errors import UserError
 from raypid.experiments.halving import LATE
 from raypid.outputs import AppendFile
@@ -82,19 +84,11 @@ def mean_return(curve: Curve, seconds: float, baseline: float, goal: float | Non
     most = math.inf if goal is None else goal
     if not math.isfinite(baseline):
         return -math.inf
-    total, (t, r) = 0.0, (0.0, min(baseline, most))
-    for at, value in curve:
-        if at > LATE * seconds:
-            break
-        value = min(value, most)
-        if at >= seconds:
-            share = (seconds - t) / (at - t) if at > t else 1.0
-            value, at = r + share * (value - r), seconds
-        total += (at - t) * (r + value) / 2
-        t, r = at, value
-        if t >= seconds:
-            break
-    return (total + (seconds - t) * r) / seconds
+    points = [(0.0, baseline), *(point for point in curve if point[0] <= LATE * seconds)]
+    times, returns = np.minimum(np.array(points), [math.inf, most]).T
+    early = times < seconds
+    at, height = np.append(times[early], seconds), np.append(returns[early], np.interp(seconds, times, returns))
+    return float(np.diff(at) @ (height[1:] + height[:-1])) / 2 / seconds
 
 
 class TrialLog:

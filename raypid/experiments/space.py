@@ -107,15 +107,9 @@ def units(space: SearchSpace, values: Mapping[str, object]) -> dict[str, float]:
 
 def nested(values: Mapping[str, object]) -> dict[str, object]:
     """Settings with dotted names as a Config takes and files hold them: {"model.hidden": x} as {"model": {"hidden": x}}."""
-    flat: dict[str, object] = {}
-    model: dict[str, object] = {}
-    for name, value in values.items():
-        owner, _, rest = name.partition(".")
-        plain = list(value) if isinstance(value, tuple) else value
-        if rest and owner == "model":
-            model[rest] = plain
-        else:
-            flat[name] = plain
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    model = {name.removeprefix("model."): value for name, value in plain.items() if name.startswith("model.")}
+    flat = {name: value for name, value in plain.items() if not name.startswith("model.")}
     return {**flat, "model": model} if model else flat
 
 

@@ -1,7 +1,7 @@
 """A process that runs trials one after another, so that none waits for Python, torch or Ray to start.
 
-It is started by `raypid.experiments.processes` and speaks JSON lines: orders and answers come on stdin, events go to the file descriptor
-that its argument names. It ends when stdin does, so it never outlives the search.
+It is started by `raypid.experiments.processes` and speaks JSON: orders and answers come, and events go, through the connection whose
+file descriptor its argument names. It ends when that does, so it never outlives the search.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import select
 import sys
 import time
 import traceback
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from raypid.config import is_none
 from raypid.envs.closing import end_by_parent, within
@@ -27,7 +27,7 @@ FRESH = 0.9
 
 
 def main() -> None:
-    """Run trials until stdin ends."""
+    """Run trials until the search ends."""
     end_by_parent()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -38,62 +38,44 @@ def main() -> None:
     find_project(Path.cwd())
     import raypid.run.experiment  # noqa: F401  # before the clock of the first trial starts
 
-    with open(int(sys.argv[1]), "w", buffering=1) as events:
-        _say(events, event="ready")
-        for line in _lines():
-            order = json.loads(line)
-            if order["do"] == "trial":
-                _trial(order, events)
-
-
-def _say(events: IO[str], **event: object) -> None:
-    events.write(json.dumps(event) + "\n")
-
-
-_rest = b""
-
-
-def _lines(timeout_s: float | None = None) -> Any:
-    """Yield the lines of stdin; with a timeout, those that come within it. Raises SystemExit when stdin ends."""
-    global _rest
+    search: Connection = Connection(int(sys.argv[1]))
     while True:
-        while b"\n" in _rest:
-            line, _, _rest = _rest.partition(b"\n")
-            yield line
-        if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
-            return
-        piece = os.read(0, 65536)
-        if not piece:
-            raise SystemExit
-        _rest += piece
+        order = _received(search)
+        if order["do"] == "trial":  # else it crossed the end of the trial before
+            _trial(order, search)
+
+
+def _say(search: Connection, **event: object) -> None:
+    search.send_bytes(json.dumps(event).encode())
+
+
+def _received(search: Connection) -> dict[str, Any]:
+    """What the search says next.
+
+    Raises:
+        SystemExit: it has ended.
+    """
+    try:
+        message: dict[str, Any] = json.loads(search.recv_bytes())
+    except (EOFError, ConnectionError):
+        raise SystemExit from None
+    return message
 
 
 class _TooLong(BaseException):  # no Exception, for which a run would save what it has
     """Raised inside an iteration that takes longer than a whole trial."""
 
 
-def _said(trial: int, timeout_s: float | None = None) -> list[str]:
-    """What the search says to a trial, within the timeout; without one, its next word."""
-    said: list[str] = []
-    for line in _lines(timeout_s):
-        message = json.loads(line)
-        if message["trial"] == trial:  # else it crossed the end of an earlier one
-            said.append(message["do"])
-            if timeout_s is None:
-                break
-    return said
-
-
-def _trial(order: Mapping[str, Any], events: IO[str]) -> None:
+def _trial(order: Mapping[str, Any], search: Connection) -> None:
     """Run one trial and report how it ended. An error of any kind ends the trial alone."""
     about: dict[str, object] = {"event": "ended", "trial": order["trial"]}
     try:
-        _say(events, **about, **_train(order, events))
+        _say(search, **about, **_train(order, search))
     except BaseException as error:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         text = getattr(error, "worker_traceback", "") or _traceback(error)
-        _say(events, **about, state="failed", kind=_kind(error), message=str(error), traceback=text)
+        _say(search, **about, state="failed", kind=_kind(error), message=str(error), traceback=text)
 
 
 def _traceback(error: BaseException) -> str:
@@ -115,7 +97,7 @@ def _kind(error: BaseException) -> str:
     return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "error")
 
 
-def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
+def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
     from raypid.reporting.panel import Messages
     from raypid.run.agent import Agent
@@ -145,10 +127,9 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
                     run.advance(0.0)  # one iteration
                 if about["first_s"] is None and run.result["learner_updates_total"]:
                     learned_at = agent.timesteps if learned_at is None else learned_at
-                    about["first_s"] = (
-                        agent.time_total_s if agent.timesteps >= learned_at + order["settle_steps"] else None
-                    )
-                if "stop" in _said(order["trial"], 0.0):
+                    if agent.timesteps >= learned_at + order["settle_steps"]:
+                        about["first_s"] = agent.time_total_s
+                if search.poll() and _received(search)["do"] == "stop":
                     state = "cut"
                     break
             if run.reason.startswith("evaluation/"):
@@ -156,8 +137,8 @@ def _train(order: Mapping[str, Any], events: IO[str]) -> dict[str, object]:
             if state != "finished" or number == len(rungs) - 1:
                 break
             about["curve"] = _curve(agent, folder, extra)
-            _say(events, event="rung", trial=order["trial"], rung=number, **about)
-            if "stop" in _said(order["trial"]):
+            _say(search, event="rung", trial=order["trial"], rung=number, **about)
+            if _received(search)["do"] == "stop":
                 state = "stopped"
                 break
         about["curve"] = _curve(agent, folder, extra, fresh=state == "finished")

@@ -73,10 +73,8 @@ class Evolution(PopulationBasedTraining):
     def _without(self, tune_controller: Any, gone: Any) -> None:
         """Leave a member out from here on. If all others wait already, nobody else would say that the interval has ended."""
         state = self._trial_state[gone]
-        state.last_score, state.last_train_time = (
-            None,
-            int(self._next_perturbation_sync),
-        )  # neither donor nor waited for
+        state.last_score = None  # no donor
+        state.last_train_time = int(self._next_perturbation_sync)  # not waited for
         self._excuse_ended()
         live = [trial for trial in tune_controller.get_live_trials() if trial is not gone and not trial.is_finished()]
         if live and all(self._trial_state[trial].last_train_time >= self._next_perturbation_sync for trial in live):

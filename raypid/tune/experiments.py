@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raypid.experiments.board import Ended
 from raypid.experiments.experiment import check_experiments, experiments_from, read_experiments
 from raypid.experiments.finish import finish
-from raypid.experiments.plan import begin, plan
+from raypid.experiments.plan import Planned, begin, plan
 from raypid.tune.runner import run_trials
 
 
@@ -42,21 +42,26 @@ def run_experiments(
     given = read_experiments(experiments) if isinstance(experiments, str | Path) else experiments_from(experiments)
     check_experiments(given)
     planned = [(experiment, plan(experiment)) for experiment in given]
-    begin(planned, overwrite=overwrite)
+    begun = begin(planned, overwrite=overwrite, address=address, max_concurrent=max_concurrent)
+    return run_planned(begun, quiet=quiet)[0]
+
+
+def run_planned(
+    planned: Sequence[Planned], *, resumed: bool = False, quiet: bool = False
+) -> tuple[list[Ended], list[Path]]:
+    """Run experiments one after the other, and print how their trials ended; returns that, and the folders of the experiments that
+    have not begun since Ctrl-C ended one before them."""
     found: list[Ended] = []
-    for experiment, trials in planned:
+    for number, (trials, out, population, address, most) in enumerate(planned, start=1):
+        if resumed and len(planned) > 1 and not quiet:
+            print(f"Experiment {number} of {len(planned)}: {out}")
         ended = run_trials(
-            trials,
-            experiment.out,
-            quiet=quiet,
-            address=address or experiment.address,
-            max_concurrent=max_concurrent or experiment.max_concurrent,
-            population=experiment.population,
+            trials, out, resumed=resumed, quiet=quiet, address=address, max_concurrent=most, population=population
         )
         found += ended
-        text = finish(experiment.out, ended)
+        text = finish(out, ended)
         if not quiet:
             print(f"\n{text}")
         if any(one.state == "unfinished" for one in ended):  # Ctrl-C
-            break
-    return found
+            return found, [later.out for later in planned[number:]]
+    return found, []

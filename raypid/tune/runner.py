@@ -23,7 +23,6 @@ from typing import Any
 import ray
 from ray import tune
 
-from raypid import project
 from raypid.address import chosen
 from raypid.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.config import ConfigError, overlay
@@ -31,17 +30,16 @@ from raypid.experiments.board import Board, Ended
 from raypid.experiments.plan import PLAN, STATES, Trial, write_plan
 from raypid.experiments.population import Population
 from raypid.outputs import ErrorFile, Unwritten, explained, replacing
-from raypid.registry import registered
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder, signals_call
 from raypid.runtime.ray import RayBackend
-from raypid.runtime.ray_parcel import Carried, node_here
+from raypid.runtime.ray_parcel import node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
-from raypid.tune.trainable import AgentTrainable, go_home, request, share
+from raypid.tune.trainable import AgentTrainable, carrying, request, share
 
 REPORT_S = 1.0
 """Seconds of training between two reports of a trial."""
@@ -166,15 +164,8 @@ class RunTrainable(AgentTrainable):
         text = getattr(error, "worker_traceback", "") or str(error) or type(error).__name__
         fatal = type(error).__name__ if isinstance(error, Unwritten | FolderLost | ExploitError) else ""
         self._leave()
-        about = {"done": True, "failed": text, "fatal": fatal}
-        return {
-            SCORE: -math.inf,
-            ROUND: 0,
-            "timesteps_total": 0,
-            **about,
-            "result": {},
-            "messages": self.messages.take(),
-        }
+        report = {SCORE: -math.inf, ROUND: 0, "timesteps_total": 0, "result": {}, "messages": self.messages.take()}
+        return {**report, "done": True, "failed": text, "fatal": fatal}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder of Tune's."""
@@ -190,13 +181,6 @@ class RunTrainable(AgentTrainable):
         except Exception as error:  # raised here it would count as a lost process
             self.fault = error
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take another trial's place in this process, or this one's with other settings."""
-        self._leave()
-        go_home()
-        self._build(new_config)
-        return True
-
     def cleanup(self) -> None:
         """Save what was learnt, where the run was ended from outside."""
         try:
@@ -210,8 +194,7 @@ class RunTrainable(AgentTrainable):
         run, self.current = self.current, None
         if run is not None:
             run.leave()
-        if (agent := self.__dict__.pop("agent", None)) is not None:
-            agent.close()
+        super()._leave()
         self._lock.close()
 
 
@@ -410,11 +393,6 @@ def _run_all(
         KeyboardInterrupt: a second Ctrl-C.
     """
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
-    about: dict[str, Any] = {
-        "registrations": Carried(registered()),
-        "folder": str(project.loaded or ""),
-        "__module__": __name__,
-    }
     evolution = None
     if population is not None:
         seed = trials[0].settings.get("seed")
@@ -422,7 +400,7 @@ def _run_all(
         evolution = Evolution(population, start, seed if isinstance(seed, int) else 0)
     with _interruptible(watch):
         tune.run(
-            type("Trial", (RunTrainable,), about),
+            carrying(RunTrainable, "Trial"),
             name="trials",
             config={RUN: tune.grid_search([described(trial, population) for trial in trials])},
             scheduler=evolution,

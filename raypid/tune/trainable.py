@@ -29,7 +29,6 @@ from raypid.tune.exploit import Exploits, write_fingerprints
 
 CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"
 """Keys of `resources`."""
-_TUNED = "tuned"
 
 
 class AgentTrainable(Trainable):
@@ -99,15 +98,19 @@ class AgentTrainable(Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process: with a new agent, so that every setting is in force."""
-        self.agent.close()
+        self._leave()
         go_home()
         self._build(new_config)
         return True
 
     def cleanup(self) -> None:
         """End workers and environments."""
-        if hasattr(self, "agent"):
-            self.agent.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close the agent, if there is one."""
+        if (agent := self.__dict__.pop("agent", None)) is not None:
+            agent.close()
 
     # -- the agent -----------------------------------------------------------------------------------------------------
 
@@ -198,6 +201,10 @@ def trainable(
     given = dict(resources or {})
     if unknown := sorted(given.keys() - {CPUS, GPUS, DRIVER_CPUS}):
         raise ConfigError(f"resources takes {CPUS}, {GPUS} and {DRIVER_CPUS}, not {', '.join(map(repr, unknown))}.")
-    about: dict[str, Any] = {"run": name, "tuned": tuned, "resources": given, "__module__": __name__}
+    return carrying(AgentTrainable, name, run=name, tuned=tuned, resources=given)
+
+
+def carrying(base: type[AgentTrainable], name: str, **about: object) -> type[AgentTrainable]:
+    """Make a subclass that takes what is registered here, and the project's folder, to the process of a trial."""
     about |= {"registrations": Carried(registered()), "folder": str(project.loaded or "")}
-    return type(name, (AgentTrainable,), about)
+    return type(name, (base,), {**about, "__module__": base.__module__})

@@ -15,19 +15,16 @@ import pytest
 import raypid
 from raypid.algorithms.a2c import A2C
 from raypid.errors import UserError
+from raypid.experiments.experiment import Above, check_experiments, experiments_from, read_experiments
 from raypid.experiments.plan import (
     MAX_TRIALS,
     PLAN,
-    Above,
     Trial,
     begin,
-    check_experiments,
     check_new,
     clear_experiment,
-    experiments_from,
     experiments_in,
     plan,
-    read_experiments,
     read_plan,
     write_plan,
 )
