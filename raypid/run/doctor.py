@@ -281,7 +281,11 @@ def best_policy(record: Record) -> Findings:
     """A best policy that is of no use. Checkpoints are judged with the end."""
     best = record.folder / checkpoint.BEST
     try:
-        if best.is_dir() and not has_finite_weights(best):
+        try:
+            is_finite = not best.is_dir() or has_finite_weights(best)
+        except Exception:  # a run that goes on may have replaced it meanwhile
+            is_finite = has_finite_weights(best)
+        if not is_finite:
             text = "The weights in best/ are not finite: the policy there says nothing."
             yield Finding("learning", "error", text, {}, "Do not use it.")
     except Exception as error:  # of others' folders: whatever is damaged there

@@ -93,10 +93,11 @@ class LocalHandle:
             return Failed(error)
 
     def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[LocalFuture[A], LocalFuture[B]]:
-        both = self.submit(method, *args)
-        if isinstance(both, Failed):
-            return both, both
-        a, b = both.result()
+        try:
+            self.ready.result()
+            a, b = getattr(self.role, method.__name__)(*map(self._resolve, args))
+        except Exception as error:
+            return Failed(error), Failed(error)
         return Value(a), Value(b)
 
 

@@ -315,14 +315,14 @@ def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: 
     quick |= {"desired_kl": 0} if run == "PPO" else {}
     with Agent(run, env="CartPole-v1", lr_schedule="linear", lr=0.1, seed=0, **quick) as agent:
         for use in (agent.train, agent.fit, lambda: agent.fit({"time_total_s": 9}, out=tmp_path / "no")):
-            with pytest.raises(ConfigError, match=r"must know where it ends.* fit\(stop=100_000\), --stop 100000"):
+            with pytest.raises(ConfigError, match=r"must know where it ends.*fit\(stop=100_000\), --stop 100000"):
                 use()
         assert not list(tmp_path.iterdir()) and agent.config.schedule_steps is None  # type: ignore[attr-defined]
         outcome = agent.fit(2_000, out=tmp_path / "run", final_episodes=0, quiet=True)
         rows = read_results(tmp_path / "run")
         left = [1 - row["timesteps_total"] / 2_000 for row in rows[:-1]]
         assert [row["learner/lr"] for row in rows[:-1]] == pytest.approx([0.1 * x for x in left], abs=0.02)
-        assert outcome.result["learner/lr"] < 0.02 < rows[0]["learner/lr"]
+        assert 0 < outcome.result["learner/lr"] < 0.03 < rows[0]["learner/lr"]  # the last batch begins before the end
         assert read_params(tmp_path / "run")["schedule_steps"] is None
         about = agent.explain().as_dict()["settings"]["schedule_steps"]
         assert (about["from"], about["detail"]) == ("adapted", "a linear schedule ends with the run")
