@@ -322,7 +322,7 @@ def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: 
         rows = read_results(tmp_path / "run")
         left = [1 - row["timesteps_total"] / 2_000 for row in rows[:-1]]
         assert [row["learner/lr"] for row in rows[:-1]] == pytest.approx([0.1 * x for x in left], abs=0.02)
-        assert 0 < outcome.result["learner/lr"] < 0.03 < rows[0]["learner/lr"]  # the last batch begins before the end
+        assert 0 < outcome.result["learner/lr"] <= rows[0]["learner/lr"] < 0.1  # the last batch begins before the end
         assert read_params(tmp_path / "run")["schedule_steps"] is None
         about = agent.explain().as_dict()["settings"]["schedule_steps"]
         assert (about["from"], about["detail"]) == ("adapted", "a linear schedule ends with the run")
