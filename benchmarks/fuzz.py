@@ -635,10 +635,10 @@ class SettingsFiles(Loader):
     name = "settings"
 
     def _check(self, file: Path) -> Check:
-        from raypid.cli.train import read_mapping
         from raypid.errors import UserError
         from raypid.run.assembly import resolve_config
         from raypid.run.known_keys import check_stop, known_keys
+        from raypid.run_file import read_values
 
         def check() -> str:
             outcomes = []
@@ -646,11 +646,11 @@ class SettingsFiles(Loader):
                 try:
                     if option == "--stop":
                         check_stop(
-                            read_mapping(str(file), option),
+                            read_values(str(file), option),
                             self.known or known_keys(run, resolve_config(run, {"env": "Pendulum-v1"})),
                         )
                     else:
-                        resolve_config(run, {"env": "CartPole-v1", **read_mapping(str(file), option)})
+                        resolve_config(run, {"env": "CartPole-v1", **read_values(str(file), option)})
                     outcomes.append("loaded")
                 except UserError as error:
                     _assert_plain(error)
@@ -790,7 +790,8 @@ class CommandLines(Loader):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        import raypid.cli.experiment  # noqa: F401  # making its dataclasses would count as running code
+        import raypid.cli.experiment
+        import raypid.run.reproduce  # noqa: F401  # making its dataclasses would count as running code
         from raypid.agents import Agent
 
         run, config = AGENTS["ppo"]
