@@ -28,6 +28,7 @@ from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.envs.errors import EnvError
 from raypid.envs.python_vector import WAITING_S
 from raypid.errors import HEAD, shown
+from raypid.nn.allocation import return_freed_memory
 from raypid.spaces import SpaceError, space_leaves
 
 SEED = 7
@@ -418,6 +419,7 @@ class Exam:
 
     def episodes(self) -> None:
         """Play episodes with random actions until the time is up."""
+        return_freed_memory()  # a training in this process may have kept some, which a leak would use up first
         self._size_before = _size()
         while self.num_steps < MOST_STEPS and len(self.lengths) < MOST_EPISODES:
             if self.is_over(0.75) and self.num_steps:
