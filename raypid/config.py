@@ -701,7 +701,7 @@ class Config(Settings):
     """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead."""
     normalize_observations: bool | None = tunable(None, choices=(False, True))
     """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation).
-    none: unless the bounds of all numbers are within [-10, 10]. A run keeps what it began with."""
+    none: unless the bounds of all numbers are within [-30, 30]. A run keeps what it began with."""
     normalize_rewards: bool = tunable(False, choices=(False, True))
     """Divide rewards, in the learner, by the running deviation of the discounted return. So the same lr suits tasks with small and with large
     rewards."""

@@ -26,8 +26,8 @@ MAX_SYMBOL = 32
 """Numbers up to which an array with the bounds of bytes holds symbols, such as kinds of objects in the cells of a grid."""
 SMALL = 8
 """Elements of an observation up to which narrow layers learn as well as wide ones, twice as fast."""
-PLAIN = 10.0
-"""Size of numbers up to which networks take them as they are."""
+PLAIN = 30.0
+"""Size of numbers up to which networks take them as they are: PPO needs 4 times as long on Acrobot (up to 28) if they are normalised."""
 NO_BOUND = 1e9
 """Bounds of this size say nothing: they are there because a Box asks for some."""
 _INPUTS = {"Box": "vector", "Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}

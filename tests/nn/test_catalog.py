@@ -165,7 +165,8 @@ def box(low: Any, high: Any, dtype: Any = np.float32) -> spaces.Box:
     [
         (BOX, ""),
         (box([-10.0], [10.0]), ""),
-        (box([-28.0], [28.0]), "bounds up to 28"),
+        (box([-28.0], [28.0]), ""),
+        (box([-31.0], [31.0]), "bounds up to 31"),
         (box([-4.8, -INF], [4.8, INF]), "observations have no bounds"),
         (box([-1e12], [1e12]), "observations have no bounds"),
         (box([1e5 - 1], [1e5 + 1]), "bounds up to 1e+05"),
