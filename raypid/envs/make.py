@@ -130,7 +130,7 @@ def _sampling(spec: EnvSpec, looks: Looks) -> Generator[Sample, None, None]:
 
 
 def _observed(found: Sample, vector: VectorEnv, looks: Looks) -> Sample:
-    """Step an environment that was reset at random, at most FEW times, until its observations say enough."""
+    """Step a freshly reset environment with random actions, at most FEW times, until its observations say enough."""
     with suppress(EnvError):
         for _, action in zip(range(FEW), _random_actions(vector.action_space)):
             assert found.first is not None
@@ -157,7 +157,7 @@ def _one_row(space: Space, action: Any) -> Tree:
 
 
 def _stepped(found: Sample, vector: VectorEnv) -> Sample:
-    """Step an environment that was reset, whose actions are a Box, at random until an episode terminates, at most LOOK times."""
+    """Step a freshly reset environment, whose actions are a Box, with random actions until an episode terminates, at most LOOK times."""
     step_s = math.inf
     for _, action in zip(range(LOOK), _random_actions(vector.action_space)):
         start = time.perf_counter()
