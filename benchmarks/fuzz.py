@@ -978,7 +978,7 @@ def _import_everything() -> None:
     for name in (
         *(f"cli.{command.replace('-', '_')}" for command in COMMANDS),
         "deploy",
-        "run.experiment",
+        "run.run",
         "reporting.comparison",
         "reporting.plots",
         "reporting.summary_table",

@@ -114,21 +114,23 @@ class ErrorFile:
         self.unwritten = ""
         """Why the first text that could not be written was not; "" if all were."""
 
-    def add(self, text: str, folder: Path | None = None) -> None:
-        """Add a text, the whole of it or nothing, to the file in this folder or in `folder`. Of one that is too long, the middle is
+    def add(self, text: str) -> str:
+        """Add a text, the whole of it or nothing; returns why it could not be written, or "". The middle of a text that is too long is
         left out."""
-        if (folder := folder or self.folder) is None:
-            return
+        if self.folder is None:
+            return ""
         when = ", ".join(filter(None, [time.strftime("%Y-%m-%d %H:%M:%S"), self.where()]))
         piece = f"[{when}]\n{text}".encode(errors="replace")
         if len(piece) > MAX_ERRORS // 8:
             piece = b"\n... (cut) ...\n".join((piece[: MAX_ERRORS // 16], piece[-MAX_ERRORS // 16 :]))
         try:
-            self._make_room(folder / ERRORS, len(piece))
-            with contextlib.closing(AppendFile(folder / ERRORS)) as file:
+            self._make_room(self.folder / ERRORS, len(piece))
+            with contextlib.closing(AppendFile(self.folder / ERRORS)) as file:
                 file.append(piece)
         except Unwritten as error:
             self.unwritten = self.unwritten or str(error)
+            return str(error)
+        return ""
 
     @staticmethod
     def _make_room(path: Path, num_bytes: int) -> None:

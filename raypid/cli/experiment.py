@@ -24,7 +24,7 @@ from raypid.experiments.plan import (
 from raypid.extras import need
 from raypid.reporting.panel import aligned
 from raypid.run.assembly import entry_name
-from raypid.run.experiment import check_folder
+from raypid.run.folder import check_folder
 
 FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}

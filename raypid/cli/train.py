@@ -381,9 +381,10 @@ def main(options: argparse.Namespace) -> int:
     from raypid.experiments.plan import check_run, experiments_in
     from raypid.reporting.panel import make_progress
     from raypid.run.assembly import entry_name, resolve_config
-    from raypid.run.experiment import check_folder, left_alone
+    from raypid.run.folder import check_folder
     from raypid.run.known_keys import check_stop, known_keys
     from raypid.run.saved import continued
+    from raypid.run.stopping import left_alone
 
     again = _settle_resume(options)
     _check_together(options)
@@ -449,8 +450,9 @@ def _train(
     from raypid.phases import listening
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
-    from raypid.run.experiment import Run, RunOptions, clear_folder, lock_folder
+    from raypid.run.folder import clear_folder, lock_folder
     from raypid.run.reproduce import hints
+    from raypid.run.run import Run, RunOptions
     from raypid.runtime.resources import ResourceError
 
     progress = make_progress(stop, options.quiet)
@@ -472,9 +474,8 @@ def _train(
         with lock_folder(agent.default_out()):
             if out is not None and options.overwrite:
                 clear_folder(out)
-            run = Run(agent, RunOptions(stop=stop, **counts), progress)  # type: ignore[arg-type]
-            run.closes_agent = True
-            run()
+            run_options = RunOptions(stop=stop, **counts)  # type: ignore[arg-type]
+            Run(agent, run_options, progress, closes_agent=True)()
     finally:
         agent.close()
     return 0

@@ -123,7 +123,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.experiments.search import Search, write_search
     from raypid.experiments.search_report import Proof, answer, write_report
     from raypid.outputs import check_folder_writable
-    from raypid.run.experiment import lock_folder
+    from raypid.run.folder import lock_folder
 
     task, plan, trials, out, more = _resumed(options) if options.resume else _new(options)
     tell = (lambda text: None) if options.quiet else partial(print, flush=True)

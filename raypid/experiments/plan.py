@@ -29,7 +29,7 @@ from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.reporting.lineage import LINEAGE
 from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
-from raypid.run.experiment import clear_folder, lock_folder
+from raypid.run.folder import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
 from raypid.run_file import OPTIONS

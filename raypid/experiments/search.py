@@ -32,7 +32,7 @@ from raypid.outputs import Unwritten, explained, replacing
 from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
 from raypid.run.assembly import callbacks_of, resolve_config, spaces_of, without_effect
-from raypid.run.experiment import clear_folder
+from raypid.run.folder import clear_folder
 from raypid.spaces import Space
 
 SEARCH = "search.json"

@@ -36,7 +36,7 @@ def main() -> None:
 
     put_on_path([])
     find_project(Path.cwd())
-    import raypid.run.experiment  # noqa: F401  # before the clock of the first trial starts
+    import raypid.run.run  # noqa: F401  # before the clock of the first trial starts
 
     search: Connection = Connection(int(sys.argv[1]))
     while True:
@@ -101,7 +101,7 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
     from raypid.reporting.panel import Messages
     from raypid.run.agent import Agent
-    from raypid.run.experiment import Run, RunOptions
+    from raypid.run.run import Run, RunOptions
 
     began = time.monotonic()
     folder, rungs = Path(order["folder"]), order["rungs"]

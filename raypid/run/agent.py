@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from raypid import checkpoint
 from raypid.config import ConfigError
@@ -18,10 +16,7 @@ from raypid.run_file import OPTIONS
 
 if TYPE_CHECKING:  # `train` alone does without, and starts sooner
     from raypid.reporting.panel import Progress
-    from raypid.run.experiment import Run, RunOptions
-
-TWICE_S = 5.0
-"""Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
+    from raypid.run.run import Run, RunOptions
 
 
 class Agent(Training):
@@ -39,8 +34,6 @@ class Agent(Training):
     """Its last iteration."""
     _shown_before: Progress | None = None
     """What has shown how the agent was built, in the place where the next `fit` goes on."""
-    _interrupted_at: ClassVar[float] = -math.inf
-    """When Ctrl-C has ended a `fit` of this process (monotonic)."""
 
     @other_words(stop=True)
     def fit(
@@ -78,8 +71,9 @@ class Agent(Training):
             ConfigError: a stop criterion or a count that does not fit, or the folder holds another run; nothing has been trained then.
             RuntimeError: the agent is closed.
         """
-        from raypid.run.experiment import RunOptions, clear_folder, lock_folder
+        from raypid.run.folder import clear_folder, lock_folder
         from raypid.run.known_keys import check_stop, known_keys
+        from raypid.run.run import RunOptions
 
         self.check_open()
         stop = self._stop if stop is None else stop
@@ -98,7 +92,7 @@ class Agent(Training):
         with lock_folder(folder):
             if overwrite:
                 clear_folder(folder)
-            self.out, self._stop, self._fitted = folder, stop, folder
+            self._stop, self._fitted = stop, folder
             try:
                 return self._run_to_end(run)
             finally:
@@ -106,11 +100,9 @@ class Agent(Training):
 
     def _run_in(self, folder: Path, options: RunOptions, quiet: bool) -> Run:
         from raypid.reporting.notebook import progress_here
-        from raypid.reporting.streams import in_notebook
-        from raypid.run.experiment import Run
+        from raypid.run.run import Run
 
-        run = Run(self, options, progress_here(options.stop, quiet, self._shown_before), folder)
-        run.python, run.notebook = True, in_notebook()
+        run = Run(self, options, progress_here(options.stop, quiet, self._shown_before), folder, python=True)
         if folder == self._fitted and self.iteration > self._fitted_to:
             self.notes.append(
                 f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
@@ -123,7 +115,7 @@ class Agent(Training):
         Raises:
             ConfigError: it holds another run, or what `overwrite` must not replace.
         """
-        from raypid.run.experiment import check_folder
+        from raypid.run.folder import check_folder
 
         if overwrite and out is None and self.out is None:
             raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
@@ -138,16 +130,12 @@ class Agent(Training):
 
     def _run_to_end(self, run: Run) -> Outcome:
         """Run, and say what was saved if an error ends it."""
-        run.ends_at_once_until = Agent._interrupted_at + TWICE_S
         try:
-            outcome = run()
+            return run()
         except Exception as error:
             if saved := getattr(error, "saved", ""):
                 run.progress.message(f"raypid: {saved}")
             raise
-        if outcome.interrupted:
-            Agent._interrupted_at = time.monotonic()
-        return outcome
 
     def _is_own(self, folder: Path) -> bool:
         """Whether the run in the folder is this agent's, which goes on with it.

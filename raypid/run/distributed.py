@@ -26,7 +26,8 @@ from raypid.reporting.panel import IntervalLines
 from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name, new_run_folder, resolve_config
-from raypid.run.experiment import Run, RunOptions, lock_folder
+from raypid.run.folder import lock_folder
+from raypid.run.run import Run, RunOptions
 from raypid.runtime.resources import Words
 from raypid.types import Trajectory, Update
 

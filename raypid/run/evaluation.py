@@ -78,13 +78,32 @@ class Evaluations:
         self.last: Played | None = None
         self.cut = self.overdue = 0
         """Episodes of all evaluations so far that did not end and were cut; those of them that took too long."""
-        self.crashes: list[str] = []
-        """Tracebacks of environments that raised in evaluations, until whoever counts them takes them away."""
+        self.ended: Callable[[Played], None] = lambda played: None
+        """Called with each evaluation of training that has ended."""
         self.env = spec.env
         self._owed = False
         self._expected_s = 0.0
         self._periods = 0
         self._ended = time.perf_counter()
+
+    def plan(self, goal: float | None, every_steps: int) -> None:
+        """Evaluate as a run does from here on, besides what the settings say.
+
+        Args:
+            goal: see the attribute.
+            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
+        """
+        self.goal, self.automatic = goal, self.config.evaluation_interval is None
+        self.every(every_steps)
+
+    def unplan(self) -> None:
+        """Evaluate only as the settings say."""
+        self.goal, self.automatic = None, False
+        self.every(0)
+
+    def forget(self) -> None:
+        """Forget the newest evaluation, since training goes on from other weights."""
+        self.last = None
 
     def every(self, steps: int) -> None:
         """Evaluate at each multiple of `steps` environment steps from here on; 0 turns this off."""
@@ -143,12 +162,13 @@ class Evaluations:
         if played is not None:
             self.last = played
             self._counted(played.evaluation)
+            self.ended(played)
         return played
 
     def _counted(self, evaluation: Evaluation) -> Evaluation:
         self.cut += evaluation.cut
         self.overdue += evaluation.overdue
-        self.crashes += evaluation.crashes
+        self.context.count_crashes(evaluation.crashes, "an evaluation")
         return evaluation
 
     def ask(self, order: Order) -> Evaluation:
@@ -163,7 +183,7 @@ class Evaluations:
             self.context.workers.wait_for_one()
             played = self.inline.play(weights, self.context.timesteps, order, never)
             if played is not None:
-                self.crashes += played.evaluation.crashes
+                self.context.count_crashes(played.evaluation.crashes, "an evaluation")
                 return played.evaluation
 
     def close(self) -> None:
@@ -455,5 +475,5 @@ class Beside(Remote):
             )
             self._group.budget = self._budget
             self._group.errors, self._group.lost = self.context.workers.errors, self.losses
-            self._group.tell = lambda text: self.context.workers.tell(text)  # who is told may change
+            self._group.tell = self.context.workers.tell
         return self._group

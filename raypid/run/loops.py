@@ -49,6 +49,14 @@ class Context:
     """Fewest fragments of an update of the loop `sync`: one for each learner."""
     halted: Callable[[], bool] | None = None
     """Whether to break an iteration off; asked by the asynchronous loop, where calls of workers may take long."""
+    num_crashes: int = 0
+    """Environments that raised and were rebuilt, evaluations included."""
+
+    def count_crashes(self, tracebacks: Sequence[str], where: str) -> None:
+        """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
+        self.num_crashes += len(tracebacks)
+        for text in tracebacks:
+            self.workers.errors.add(f"An environment of {where} raised and was rebuilt:\n{text}\n")
 
 
 WINDOW = 20

@@ -17,10 +17,12 @@ from raypid.reporting.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
 from raypid.run.assembly import resolve_config, with_tuned
 from raypid.run.distributed import DistributedAgent
-from raypid.run.experiment import RunOptions, check_folder, left_alone
+from raypid.run.folder import check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.reproduce import hints
+from raypid.run.run import RunOptions
 from raypid.run.saved import begun_run, check_beside_resume, continued
+from raypid.run.stopping import left_alone
 from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
 from raypid.run_file import OPTIONS, RunFile, for_algorithm, is_record, joined, notes_of, read_for
 from raypid.stops import STEPS, read_stop, stop_with

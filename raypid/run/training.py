@@ -11,10 +11,9 @@ import weakref
 from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -41,11 +40,10 @@ from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, s
 from raypid.ops.normalizer import saved_moments
 from raypid.outcome import Outcome, Result
 from raypid.outputs import ErrorFile
-from raypid.phases import Tell, nobody, phase
+from raypid.phases import phase
 from raypid.registry import ALGORITHMS, Registries, by_name, get_registry
-from raypid.replay.base import Replay
 from raypid.replay.disk import checksums_in, link_save
-from raypid.roles.evaluator import Evaluation, Order
+from raypid.roles.evaluator import Order
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.given import check_folder
 from raypid.roles.learner import Learner
@@ -61,12 +59,14 @@ from raypid.run.assembly import (
     resolve_settings,
     with_tuned,
 )
-from raypid.run.evaluation import Evaluations, Played
-from raypid.run.post_mortem import write_post_mortem
+from raypid.run.evaluation import Evaluations
+from raypid.run.events import Control, Events, Listener
+from raypid.run.fallback import Fallback, Mark
+from raypid.run.post_mortem import keep_evidence
 from raypid.run.saved import saved_run
-from raypid.runtime.handle import Backend, ClusterLost, Handle, WorkerLost
-from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
-from raypid.runtime.local import LocalHandle, passed
+from raypid.runtime.handle import Backend, WorkerLost
+from raypid.runtime.learner_group import LearnerGroup
+from raypid.runtime.local import LocalHandle
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.spaces import brief
 from raypid.types import Array, Report, Weights
@@ -82,19 +82,6 @@ _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.repla
 
 
 A = TypeVar("A", bound="Training")
-
-
-_GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
-"""What asking roles raises that are gone for good."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """How far a run was when an iteration ended."""
-
-    counters: Mapping[str, float]
-    rewards: tuple[float, ...]
-    lengths: tuple[int, ...]
 
 
 _COUNTERS = ("timesteps_total", "iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
@@ -134,10 +121,6 @@ def _numbers(array: Array) -> list[float]:
         raise ValueError(f"the returns and lengths of episodes are arrays of numbers, not {array.dtype} {array.shape}")
     numbers: list[float] = array.tolist()
     return numbers
-
-
-def _raised(hook: str, error: Exception) -> NoReturn:
-    raise error
 
 
 _NO_DEFAULTS = "DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has."
@@ -206,8 +189,6 @@ class Training(metaclass=_Answering):
 
     algorithm: ClassVar[str | None] = None
     DEFAULT_CONFIG = _DefaultConfig()
-    _in_hooks = False
-    """Whether on_start was called, and on_end not yet."""
     _policy: DeployedPolicy | None = None
     _policy_is_current = False
 
@@ -242,14 +223,10 @@ class Training(metaclass=_Answering):
         resolved = resolve_settings(name, chosen, below, open_end=True)  # `fit` knows it, or `train` refuses
         self.out = Path(out) if out is not None else None
         self._begin_counts()
-        self.more_metrics: Callable[[], Mapping[str, float]] = dict
-        """What is added to each result."""
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
         self.replay_restored = False
         """Whether the last restore included a replay buffer."""
-        self._replay_at: Path | None = None
-        """The newest saved replay buffer of this run."""
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
         system = assemble(name, resolved.config, program, like, chosen)
@@ -257,7 +234,7 @@ class Training(metaclass=_Answering):
         found = system.found
         self.observation_space, self.action_space = found.sample.observation_space, found.sample.action_space
         """Of one environment, as it gives and takes them."""
-        self.callbacks, self.evaluations = found.callbacks, system.evaluations
+        self.evaluations = system.evaluations
         self.backend, self.plan = system.context.backend, system.plan
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
@@ -269,13 +246,9 @@ class Training(metaclass=_Answering):
         """Where each setting came from (`raypid.run.assembly.Resolved`)."""
         resolved.settle(found.adapted)
         self._made_to_fit = self._note_fit(resolved)
-        self.on_rollback: Callable[[], None]
-        """Called after each rollback."""
-        self.on_failed_hook: Callable[[str, Exception], None]
-        """Called with the name of a hook and what it raised, where the run goes on in spite of it."""
-        self.detach()
-        this = weakref.ref(self)
-        self.errors.where = lambda: "" if (agent := this()) is None else agent._where()
+        self.fallback = Fallback(self.context)
+        self.events, self.control = Events(found.callbacks), Control()
+        self._connect()
         self._loop = self._new_loop()
         self._mark()
         self._closed = False
@@ -285,15 +258,10 @@ class Training(metaclass=_Answering):
         self.time_total_s = 0.0
         self.rewards = deque[float](maxlen=EPISODE_WINDOW)
         self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self.num_crashes = 0
-        """Environments that raised and were rebuilt, evaluations included."""
         self._updates_lost = 0
         """Updates lost with learners that `num_updates` no longer has."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
-        self.gone_back = ""
-        """What the last save is not of the newest state of, where learners or replay buffers were gone, in sentences."""
-        self._buffers_gone = False
         self.run_end: int | None = None
         """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
 
@@ -337,15 +305,34 @@ class Training(metaclass=_Answering):
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
 
-    def detach(self) -> None:
-        """Forget what a run with a folder (`raypid.run.experiment.Run`) has set: `train` is on its own again."""
-        self.on_rollback = lambda: None
-        self.on_failed_hook = _raised
-        self.tell_losses(lambda text: None)
-        self.while_workers_are_lost(nobody, lambda: False)
-        self.halt_when(lambda: False)
-        self.evaluations.goal, self.evaluations.automatic = None, False
-        self.evaluations.every(0)
+    def _connect(self) -> None:
+        """Let the roles tell of losses and evaluations, and ask whether training is over. None of this refers to the agent itself, which
+        could not be collected then."""
+        context, events, this = self.context, self.events, weakref.ref(self)
+        context.workers.tell = context.losses.tell = lambda text: events.emit(Listener.on_lost, text)
+        self.evaluations.ended = lambda played: events.emit(Listener.on_evaluation, played)
+        context.workers.stopping = self.control.is_over
+        if isinstance(context.learner, LearnerGroup):
+            context.learner.stopping = self.control.is_over
+        if ALGORITHMS.get(self.run).collect == "fitness":  # whole episodes, which may never end
+            context.halted = self.control.must_halt
+            for handle in context.workers.handles:
+                if isinstance(handle, LocalHandle) and isinstance(handle.role, FitnessRollout):
+                    handle.role.halted = self.control.must_halt
+        self.errors.folder = self.out
+        self.errors.where = lambda: "" if (agent := this()) is None else agent.place
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell `listener` what happens from here on. Call what is returned to end that."""
+        return self.events.add(listener)
+
+    def request_stop(self, reason: str) -> None:
+        """End the run, or the call of `train`, after the iteration under way. `reason` is that of the outcome."""
+        self.control.stop_reason = self.control.stop_reason or reason
+
+    def request_save(self) -> None:
+        """Write a checkpoint after the iteration under way."""
+        self.control.save = True
 
     @property
     def timesteps(self) -> int:
@@ -358,16 +345,12 @@ class Training(metaclass=_Answering):
         return None if self._last_save is None else self._last_save.parent.parent
 
     @property
-    def warm_up_steps(self) -> int:
-        """Environment steps with random actions before learning starts; 0 once they are over."""
+    def warm_up_steps(self) -> tuple[int, int]:
+        """Environment steps with random actions before learning starts: as a rule, and where too few episodes end. 0 once they are over."""
         plan = self.context.replay
-        return plan.config.start_steps if plan is not None and plan.warms_up(self.timesteps) else 0
-
-    @property
-    def longest_warm_up(self) -> int:
-        """Environment steps that the warm-up takes at most, where too few episodes have ended so far."""
-        plan = self.context.replay
-        return 0 if plan is None else plan.config.warm_up_steps(plan.episodes)
+        if plan is None or not plan.warms_up(self.timesteps):
+            return 0, 0
+        return plan.config.start_steps, plan.config.warm_up_steps(plan.episodes)
 
     @property
     def has_own_program(self) -> bool:
@@ -379,20 +362,25 @@ class Training(metaclass=_Answering):
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
 
-    def _where(self) -> str:
+    @property
+    def place(self) -> str:
+        """How far training is, as text."""
         return f"iteration {self.iteration + 1}, step {self.timesteps:,}"
-
-    def while_workers_are_lost(self, tell: Tell, stopping: Callable[[], bool]) -> None:
-        """Let `tell` know in one line of each node that is lost and of workers that come back, and `stopping` end the wait for one
-        while there is none, or for a learner: `train` then raises Halted."""
-        self.context.workers.tell, self.context.workers.stopping = tell, stopping
-        if isinstance(self.context.learner, LearnerGroup):
-            self.context.learner.stopping = stopping
 
     def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
         """Write down that a setting, or the stop criteria, have another value from here on."""
         place = {"step": self.timesteps, "iteration": self.iteration}
         self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
+
+    def add_changes(self, earlier: Sequence[Change]) -> None:
+        """Take up changes of before that only a file still has, in their place."""
+        new = [change for change in earlier if change not in self.changes]
+        self.changes = sorted([*self.changes, *new], key=lambda change: change["step"])
+
+    def take_notes(self) -> list[str]:
+        """The notes so far, each of which is shown once."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def explain(self) -> Explanation:
         """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
@@ -422,14 +410,15 @@ class Training(metaclass=_Answering):
             self.end_schedules(goal)
         if self.config.lacks_end() and (told := self.config.ended(self.timesteps, self.run_end)):
             raise ConfigError(told)
-        if not self._in_hooks:
-            self.start_hooks({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
+        if not self.events.has_begun:
+            self.events.start({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
         self._policy_is_current = False
         result: dict[str, float] = {}
         while goal is None or self.timesteps < goal:
             if self.config.on_divergence == "rollback" and self._last_save is None:
                 self.save()
             start, steps_before = time.perf_counter(), self.timesteps
+            self.control.begin_iteration(self.time_total_s)
             try:
                 try:
                     turn = next(self._loop)
@@ -443,7 +432,7 @@ class Training(metaclass=_Answering):
                 self.time_total_s += time.perf_counter() - start
                 raise
             except Diverged as error:
-                self._keep(error)
+                keep_evidence(self, error)
                 if self.config.on_divergence != "rollback" or self.rollbacks >= self.config.max_rollbacks:
                     raise
                 self._roll_back()
@@ -451,9 +440,19 @@ class Training(metaclass=_Answering):
             except WorkerLost as error:
                 self._drop_lost(error)
                 continue
-            if goal is None:
+            if self._answer_requests() or goal is None:
                 break
         return result
+
+    def _answer_requests(self) -> bool:
+        """Save if a listener has asked for it; returns whether one has asked to stop. Within a run, the run answers."""
+        control = self.control
+        is_asked = bool(control.stop_reason)
+        if not control.in_run:
+            if control.take_save():
+                self.save()
+            control.end_run()
+        return is_asked
 
     def _drop_lost(self, error: Exception) -> None:
         """Go on without what workers had collected for an update, which was lost on its way to the learner.
@@ -482,30 +481,13 @@ class Training(metaclass=_Answering):
 
     # -- divergence ------------------------------------------------------------------------------------------------
 
-    def _keep(self, error: Diverged) -> None:
-        """Complete the error, and write what is needed to look into it, if the run has a folder."""
-        if error.kept:
-            return
-        if error.timesteps is None:
-            error.timesteps = self.timesteps
-        if self.out is not None:
-            about = {"algorithm": self.run, "config": self.plain_config(), "rollbacks": self.rollbacks}
-            good = self.backend.get(self.context.weights.newest)
-            write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
-        if self.rollbacks:
-            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
-            start = f" At the start, {rates}." if rates else ""
-            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
-
     @contextlib.contextmanager
-    def _keeping(self) -> Iterator[None]:
-        """For evaluations outside of `train`: count environments that raised, keep what is needed to look into actions that are not
-        finite."""
+    def evaluating(self) -> Iterator[Evaluations]:
+        """Evaluate outside of `train`: where actions are not finite, what is needed to look into it is kept."""
         try:
-            yield
-            self._take_crashes()
+            yield self.evaluations
         except Diverged as error:
-            self._keep(error)
+            keep_evidence(self, error)
             raise
 
     def _roll_back(self) -> None:
@@ -520,7 +502,9 @@ class Training(metaclass=_Answering):
         for name, rate in self.config.learning_rates().items():
             self.note_change(name, rate * 0.5 ** (rollbacks - 1), rate * 0.5**rollbacks, ROLLBACK)
         self.save(score=score)
-        self.on_rollback()
+        rates = " and ".join(f"{n} {x * 0.5**rollbacks:.3g}" for n, x in self.config.learning_rates().items())
+        text = f"Training diverged: rollback {rollbacks} of {self.config.max_rollbacks}, to iteration {self.iteration} with {rates}."
+        self.events.emit(Listener.on_rollback, self.iteration, text)
 
     def _slow_down(self, rollbacks: int) -> None:
         """Learn at the rate that is left after so many rollbacks."""
@@ -534,23 +518,15 @@ class Training(metaclass=_Answering):
             with contextlib.suppress(Diverged):
                 return self.context.workers.drop()
 
-    def tell_losses(self, tell: Callable[[str], None]) -> None:
-        """Let `tell` say, in one line each, which learners and shards were lost and built anew."""
-        self.context.losses.tell = tell
+    @property
+    def num_streams(self) -> int:
+        """Environments of all workers."""
+        return self.config.num_envs_per_worker * max(1, self.config.num_workers)
 
     def limit_iterations(self, num_steps: int | None) -> None:
         """End each iteration of an asynchronous algorithm after `num_steps` environment steps at the latest; None: as it likes."""
         assert self.context.plan is not None
         self.context.plan.max_steps = num_steps
-
-    def halt_when(self, halted: Callable[[], bool]) -> None:
-        """Let `halted` break off iterations that wait for whole episodes, which may never end: `train` then raises Halted."""
-        if ALGORITHMS.get(self.run).collect != "fitness":
-            return
-        self.context.halted = halted
-        for handle in self.context.workers.handles:
-            if isinstance(handle, LocalHandle) and isinstance(handle.role, FitnessRollout):
-                handle.role.halted = halted
 
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
@@ -561,29 +537,36 @@ class Training(metaclass=_Answering):
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
             self.num_episodes += len(report.episode_rewards)
-            self._write_crashes(report.crashes, f"worker {report.worker_index}")
+            self.context.count_crashes(report.crashes, f"worker {report.worker_index}")
         before = time.perf_counter()
         try:
             played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
         except Exception:
-            self.iteration -= 1  # without a result; a run that goes on from here has it again
+            self.uncount_iteration()
             raise
-        self._take_crashes()
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
         result = self._result(turn, seconds, evaluation_s)
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
-        if self.callbacks is not None:
-            self.callbacks.on_iteration(result)
+        self.events.emit(Listener.on_iteration, result)
         self._mark()
         return result
+
+    def uncount_iteration(self) -> None:
+        """Forget an iteration that leaves no result: training that goes on from here has it again."""
+        self.iteration -= 1
+
+    @property
+    def num_crashes(self) -> int:
+        """Environments that raised and were rebuilt, evaluations included."""
+        return self.context.num_crashes
 
     def _mark(self) -> None:
         """Let a copy of the learners' state that is asked for from here on know how far the run is."""
         if isinstance(self.context.learner, LearnerGroup):
-            self.context.learner.mark = _Mark(self._counters(), tuple(self.rewards), tuple(self.lengths))
+            self.context.learner.mark = Mark(self._counters(), tuple(self.rewards), tuple(self.lengths))
 
     def _take_back_updates(self) -> None:
         """Count no longer what was learnt and has been lost with a learner since this was asked last."""
@@ -632,7 +615,7 @@ class Training(metaclass=_Answering):
             group = self.context.workers
             fragments = group.data_lost + self.context.losses.counts["fragments"]
             result |= {"lost/nodes": group.nodes_lost, "lost/fragments": fragments}
-        result |= {"lost/env_crashes": self.num_crashes, "lost/evaluators": self.evaluations.lost}
+        result |= {"lost/env_crashes": self.context.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
         if self.config.parameter_server:
@@ -648,17 +631,7 @@ class Training(metaclass=_Answering):
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
-        return Result({**result, **self.more_metrics()})
-
-    def _write_crashes(self, crashes: list[str], where: str) -> None:
-        """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
-        self.num_crashes += len(crashes)
-        for crash in crashes:
-            self.errors.add(f"An environment of {where} raised and was rebuilt:\n{crash}\n", self.out)
-
-    def _take_crashes(self) -> None:
-        crashes, self.evaluations.crashes = self.evaluations.crashes, []
-        self._write_crashes(crashes, "an evaluation")
+        return Result(result)
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
@@ -679,69 +652,16 @@ class Training(metaclass=_Answering):
         count = self.config.evaluation_num_episodes if num_eval_episodes is None else num_eval_episodes
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ConfigError(f"num_eval_episodes takes a whole number of at least 1, not {shown(count)}.")
-        with self._keeping():
-            return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
+        with self.evaluating() as evaluations:
+            return evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
 
-    def plan_evaluations(self, goal: float | None, every_steps: int, num_episodes: int | None = None) -> None:
-        """Say when `train` evaluates, besides the settings.
+    def set_evaluation_episodes(self, number: int) -> None:
+        """Play so many episodes in each evaluation from here on."""
+        self.config.evaluation_num_episodes = number
+        saved = {"key": "evaluation_num_episodes", "from": number, "step": self.timesteps}
+        self.changes = [c for c in self.changes if not saved.items() <= c.items()]  # it is as it was
 
-        Args:
-            goal: a mean return; an evaluation that reaches it is repeated with more episodes.
-            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
-            num_episodes: episodes of an evaluation, from here on a setting of this agent; None: as the settings say.
-        """
-        if num_episodes is not None:
-            self.config.evaluation_num_episodes = num_episodes
-            saved = {"key": "evaluation_num_episodes", "from": num_episodes, "step": self.timesteps}
-            self.changes = [c for c in self.changes if not saved.items() <= c.items()]  # it is as it was
-        self.evaluations.goal = goal
-        self.evaluations.automatic = self.config.evaluation_interval is None
-        self.evaluations.every(every_steps)
-
-    @property
-    def last_evaluation(self) -> Played | None:
-        """The newest evaluation that has ended."""
-        return self.evaluations.last
-
-    @property
-    def cut_episodes(self) -> dict[str, str]:
-        """What to say of evaluation episodes that did not end and have been cut, by the cause."""
-        return self.evaluations.cut_notes()
-
-    def finish_evaluation(self, patience_s: float, interrupted: Callable[[], bool]) -> Played | None:
-        """Wait up to `patience_s` seconds for the evaluation that runs beside training; None if there is no result by then."""
-        with self._keeping():
-            return self.evaluations.finish(patience_s, interrupted)
-
-    def evaluate_newest(self, interrupted: Callable[[], bool]) -> Played | None:
-        """Evaluate the current weights, as `train` does, and wait for the result; None if interrupted."""
-        with self._keeping():
-            return self.evaluations.newest(self.iteration, interrupted)
-
-    def evaluate_weights(
-        self, weights: Weights, num_episodes: int, seed: int, interrupted: Callable[[], bool]
-    ) -> Evaluation | None:
-        """Play episodes with given weights, after training; None if interrupted or if the evaluator was lost."""
-        with self._keeping():
-            return self.evaluations.play(weights, num_episodes, seed, interrupted)
-
-    # -- callbacks and acting ----------------------------------------------------------------------------------------
-
-    def start_hooks(self, config: dict[str, object]) -> None:
-        """Tell the callbacks that training starts, unless they know already."""
-        if self.callbacks is not None and not self._in_hooks:
-            self.callbacks.on_start(config)
-        self._in_hooks = True
-
-    def end_hooks(self, outcome: Outcome) -> None:
-        """Tell the callbacks that training has ended, if they were told that it started."""
-        told, self._in_hooks = self._in_hooks, False
-        if self.callbacks is None or not told:
-            return
-        try:
-            self.callbacks.on_end(outcome)
-        except Exception as error:
-            self.on_failed_hook("on_end", error)
+    # -- acting -----------------------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> DeployedPolicy:
@@ -808,18 +728,14 @@ class Training(metaclass=_Answering):
             check_folder("save", folder)
             refuse_file_name(folder, "save")
         path = self._write_checkpoint(folder, score, patience_s)
-        if self.callbacks is not None:
-            try:
-                self.callbacks.on_checkpoint(path)
-            except Exception as error:
-                self.on_failed_hook("on_checkpoint", error)
+        self.events.emit(Listener.on_checkpoint, path)
         return path
 
     @phase("saving", "saving a checkpoint")
     def _write_checkpoint(
         self, folder: str | Path | None = None, score: float | None = None, patience_s: float | None = None
     ) -> Path:
-        """What `save` does, without telling the callbacks."""
+        """What `save` does, without telling the listeners."""
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
@@ -842,89 +758,43 @@ class Training(metaclass=_Answering):
             state["returns"] = self.context.replay.returns.as_arrays()
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
-        manifest |= {"gone_back": self.gone_back} if self.gone_back else {}
+        manifest |= {"gone_back": self.fallback.gone_back} if self.fallback.gone_back else {}
         weights, replay = self.get_weights(), self.context.replay
 
         def more(place: Path) -> dict[str, str]:
             self.write_policy(place / "policy", weights)
             if replay is None or not replay.config.save_replay:
                 return {}
-            rows = place / checkpoint.REPLAY
-            if not self._buffers_gone:
-                replay.source.save(rows, self._replay_at)
-            elif self._replay_at is not None and self._replay_at.is_dir():
-                link_save(self._replay_at, rows)  # those of the newest checkpoint, once more
+            rows, before = place / checkpoint.REPLAY, replay.source.saved
+            if not self.fallback.buffers_gone:
+                replay.source.save(rows, before)
+            elif before is not None and before.is_dir():
+                link_save(before, rows)  # those of the newest checkpoint, once more
             return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
         path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
         if replay is not None and (path / checkpoint.REPLAY).is_dir():
-            before, self._replay_at = self._replay_at, path / checkpoint.REPLAY
-            replay.source.saved = self._replay_at
+            before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
             if before is not None and before.parent != path and before.parent.parent == parent:
                 checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         return path
 
     def fall_back(self, patience_s: float) -> None:
-        """Where learners or replay buffers are gone for good, go back to what this process has of them, so that it can be saved: the
-        newest copy of the learners' state, with the end of the iteration that it belongs to, and the rows of the newest checkpoint.
-        `gone_back` says so. Nothing can be trained from here on.
-
-        patience_s: how long they have to answer.
-
-        Raises:
-            ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError: there is no copy of anything that was learnt.
-        """
-        group, replay = self.context.learner, self.context.replay
-        learners_gone = isinstance(group, LearnerGroup) and not self._answers(group, Learner.is_whole, patience_s)
-        if isinstance(group, LearnerGroup) and learners_gone:
-            if group.kept is None or not isinstance(mark := group.kept_mark, _Mark):
-                self.backend.get(passed(group.submit(Learner.is_whole)), patience_s)  # raises why
-                return
-            iteration, updates = self.iteration, max(0, group.num_updates - group.kept.num_updates)
+        """Where roles are gone for good, go back to what is left of them, so that it can be saved (`Fallback.fall_back`)."""
+        if (mark := self.fallback.fall_back(patience_s, self.iteration)) is not None:
             self._take_counters(mark.counters)
             self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
-            self.context.learner = LocalHandle(partial(KeptLearner, group.kept))
-            self.gone_back = (
-                f"The state of the {'learners' if len(group) > 1 else 'learner'} is that of {group.kept_s:.0f} s ago (iterations lost: "
-                f"{iteration - self.iteration:,}, updates lost: {updates:,})."
-            )
-        if replay is not None and replay.config.num_replay_shards:
-            self._buffers_gone = not all(self._answers(b, Replay.metrics, patience_s) for b in replay.source.buffers)
-        elif replay is not None:
-            self._buffers_gone = learners_gone
-        if replay is not None and replay.config.save_replay and self._buffers_gone:
-            before, said = self._replay_at, "The replay buffer is lost: a resumed run collects a new one."
-            if before is not None and before.is_dir():
-                said = f"The replay buffer is that of {before.parent.name}."
-            self.gone_back = f"{self.gone_back} {said}".strip()
-
-    def _answers(self, role: Handle, method: Callable[..., object], patience_s: float) -> bool:
-        try:
-            self.backend.get(passed(role.submit(method)), patience_s)
-            return True
-        except _GONE:
-            return False
 
     def export(self, folder: str | Path) -> Path:
         """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
-        before = self._last_save, self._replay_at
+        source = None if self.context.replay is None else self.context.replay.source
+        last_save, saved = self._last_save, None if source is None else source.saved
         path = self._write_checkpoint(folder)
-        self._last_save, self._replay_at = before
-        if self.context.replay is not None:
-            self.context.replay.source.saved = self._replay_at
+        self._last_save = last_save
+        if source is not None:
+            source.saved = saved
         return path
-
-    def unsaved_reason(self, patience_s: float) -> str:
-        """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
-        learner = self.context.learner
-        # of each what another process works out, since a group of learners would rather build one anew than wait no longer
-        asked = (passed(learner.submit(Learner.is_whole)), passed(learner.submit(Learner.standing)))
-        whole, updates = (self.backend.get(answer, patience_s) for answer in asked)
-        if not whole:
-            return "the learner broke off in an update"
-        self.backend.get(passed(learner.submit(Learner.weights)), patience_s)
-        return "" if updates or self.num_updates else "nothing had been learnt"
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
@@ -1056,13 +926,12 @@ class Training(metaclass=_Answering):
         saved = folder / checkpoint.REPLAY
         self.replay_restored, replay.filled = saved.is_dir(), False
         replay.source.saved, replay.rows_needed = saved if self.replay_restored else None, None
+        replay.owed = owed if self.replay_restored else 0.0
         if self.replay_restored:
             with phase("loading", "loading the replay buffer"):
                 replay.source.load(saved)
-            self._replay_at, replay.owed = saved, owed
         else:
             replay.source.clear()
-            self._replay_at, replay.owed = None, 0.0
             self.notes.append(f"{folder} has no replay buffer: it fills up before learning goes on")
 
     @classmethod
@@ -1124,8 +993,13 @@ class Training(metaclass=_Answering):
     def default_out(self) -> Path:
         """The run's folder. If none was given, the first call chooses one under runs/."""
         if self.out is None:
-            self.out = new_run_folder(self.run, self.config)
+            self.use_folder(new_run_folder(self.run, self.config))
+        assert self.out is not None
         return self.out
+
+    def use_folder(self, folder: Path) -> None:
+        """Save into this folder from here on, and write errors there."""
+        self.out = self.errors.folder = folder
 
     def close(self) -> None:
         """End workers, environments and, if this agent started it, Ray."""
@@ -1133,8 +1007,7 @@ class Training(metaclass=_Answering):
             return
         self._closed = True
         try:
-            if self._in_hooks:
-                self.end_hooks(Outcome("closed", self.totals(), self.out or Path(), self._last_save))
+            self.events.end(Outcome("closed", self.totals(), self.out or Path(), self._last_save))
         finally:
             self._end()
             atexit.unregister(self._end)

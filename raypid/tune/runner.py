@@ -1,6 +1,6 @@
 """Runs the trials of an experiment by Ray Tune, each in a folder of its own.
 
-Tune gives each trial its place and decides which one goes on. What a trial leaves is what any run leaves (`run.experiment.Run`), and
+Tune gives each trial its place and decides which one goes on. What a trial leaves is what any run leaves (`run.run.Run`), and
 an experiment goes on from these folders: nothing that Tune keeps for itself is read again.
 """
 
@@ -33,7 +33,9 @@ from raypid.outputs import ErrorFile, Unwritten, explained, replacing
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
-from raypid.run.experiment import Outcome, Run, RunOptions, clear_folder, lock_folder, signals_call
+from raypid.run.folder import clear_folder, lock_folder
+from raypid.run.run import Outcome, Run, RunOptions
+from raypid.run.signals import signals_call
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.ray_parcel import node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
@@ -135,7 +137,7 @@ class RunTrainable(AgentTrainable):
             shared = share(trial.run, overlay(trial.below, self.settings), trial.resources or {})
             below = {**shared, **trial.below}
             self.agent = Agent(trial.run, self.settings, out=folder, below=below)
-        self.agent.more_metrics = self.exploits.metrics
+        self.agent.listen(self.exploits)
         steps = {"checkpoint_steps": self.every} if self.every else {}
         by_time = self.agent.config.evaluation_interval is None
         if self.every and by_time:  # members are compared by the weights that each has at the end of an interval
@@ -156,7 +158,7 @@ class RunTrainable(AgentTrainable):
 
     def _score(self, result: Mapping[str, float]) -> float:
         assert self.current is not None
-        played = self.current.agent.last_evaluation
+        played = self.current.agent.evaluations.last
         score = played.summary()[TRAINING] if played is not None else result.get(TRAINING, math.nan)
         return score if math.isfinite(score) else -math.inf
 

@@ -73,9 +73,10 @@ class AgentTrainable(Trainable):
         result waits for an evaluation."""
         agent = self.agent
         result = agent.train()
-        while agent.last_evaluation is None and agent.config.evaluation_interval != 0:
-            agent.evaluate_newest(never)  # once more if the process that plays was lost
-        if (played := agent.last_evaluation) is not None:
+        with agent.evaluating() as evaluations:
+            while evaluations.last is None and agent.config.evaluation_interval != 0:
+                evaluations.newest(agent.iteration, never)  # once more if the process that plays was lost
+        if (played := evaluations.last) is not None:
             result |= {f"evaluation/{name}": x for name, x in played.summary().items()}
         return result
 
@@ -92,7 +93,7 @@ class AgentTrainable(Trainable):
         """
         assert isinstance(checkpoint, str)
         self.agent.restore(checkpoint)
-        self.agent.evaluations.last = None  # other weights have played
+        self.agent.evaluations.forget()
         if (record := self.exploits.check(self.agent, Path(checkpoint), self.trial_name)) is not None:
             self.exploits.add(record)
 
@@ -126,8 +127,8 @@ class AgentTrainable(Trainable):
         below = {**share(self.run, settings, self.resources), **below}
         self.agent = Agent(self.run, settings, out=self.logdir, below=below)
         self.exploits = Exploits(Path(self.logdir))
-        self.agent.more_metrics = self.exploits.metrics
-        self.agent.plan_evaluations(goal=None, every_steps=0)  # as `fit` does
+        self.agent.listen(self.exploits)
+        self.agent.evaluations.plan(goal=None, every_steps=0)  # as `fit` does
 
 
 def go_home() -> None:

@@ -13,7 +13,7 @@ from raypid import checkpoint
 from raypid.envs import EnvError
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
-from raypid.run.experiment import Run, RunOptions
+from raypid.run.run import Run, RunOptions
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "vectorizer": "sync"}
 MORE: dict[str, Any] = {

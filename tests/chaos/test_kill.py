@@ -24,8 +24,8 @@ from raypid.reporting.panel import Quiet
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.doctor import diagnose
-from raypid.run.experiment import Run, RunOptions
 from raypid.run.record import read_record
+from raypid.run.run import Run, RunOptions
 from raypid.runtime.supervisor import WorkersFailed
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}

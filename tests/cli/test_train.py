@@ -15,7 +15,7 @@ import pytest
 
 from raypid.cli import COMMANDS, main
 from raypid.cli.train import add_parser
-from raypid.run.experiment import further
+from raypid.run.stopping import further
 
 SMALL = ("--num-envs-per-worker", "2", "--fragment-length", "16", "--batch-size", "32", "--seed", "0")
 TRAIN = ("train", "--run", "PPO", "--env", "fragile:Fragile", *SMALL)

@@ -30,7 +30,7 @@ from raypid.experiments.plan import (
 )
 from raypid.experiments.variants import grid_search
 from raypid.run.assembly import resolve_config
-from raypid.run.experiment import lock_folder
+from raypid.run.folder import lock_folder
 from raypid.trust import UntrustedError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"

@@ -21,6 +21,7 @@ from raypid.reporting.logger import read_params, read_results
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
+from raypid.run.events import Listener
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.resources import ResourceError
 
@@ -135,7 +136,9 @@ def test_a_lost_learner_of_two_is_rebuilt_until_too_many_are(ray_session: Any, t
     settings = {**SMALL, "num_workers": 2, "num_learners": 2, "max_restarts": 1}
     with raypid.PPO(config=settings, env="CartPole-v1", out=tmp_path) as agent:
         told: list[str] = []
-        agent.tell_losses(told.append)
+        listener = Listener()
+        listener.on_lost = told.append  # type: ignore[method-assign]
+        agent.listen(listener)
         result = agent.train()
         path = agent.save()
         learners: Any = agent.context.learner

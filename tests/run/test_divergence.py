@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
-from raypid.run.experiment import Outcome, Run, RunOptions
+from raypid.run.evaluation import Evaluations, never
+from raypid.run.run import Outcome, Run, RunOptions
 from raypid.types import Weights
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 16, "batch_size": 32, "seed": 3, "evaluation_interval": 0}
@@ -168,10 +170,15 @@ def test_one_that_only_an_evaluation_finds_leaves_the_same(asked: str, tmp_path:
         bad = inf_minus_inf(agent)
         if asked != "final":
             agent.set_weights(bad)
+
+        def evaluated(ask: Callable[[Evaluations], object]) -> None:
+            with agent.evaluating() as evaluations:
+                ask(evaluations)
+
         ask = {
             "eval": agent.eval,
-            "newest": lambda: agent.evaluate_newest(lambda: False),
-            "final": lambda: agent.evaluate_weights(bad, 2, 7, lambda: False),
+            "newest": lambda: evaluated(lambda e: e.newest(1, never)),
+            "final": lambda: evaluated(lambda e: e.play(bad, 2, 7, never)),
         }[asked]
         with pytest.raises(Diverged, match=r"at environment step \d+: the policy's action is nan") as caught:
             ask()

@@ -24,8 +24,8 @@ from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.doctor import Finding, binding, diagnose, healthy_line
-from raypid.run.experiment import Run, RunOptions
 from raypid.run.record import Record, read_record
+from raypid.run.run import Run, RunOptions
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
 RUNS = sorted(path.name for path in SAVED.iterdir() if (path / "params.json").exists())

@@ -19,9 +19,9 @@ from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles import acting
-from raypid.run import evaluation, experiment
+from raypid.run import evaluation, events, remarks
 from raypid.run.agent import Agent
-from raypid.run.experiment import Run, RunOptions
+from raypid.run.run import Run, RunOptions
 from raypid.runtime import supervisor
 from raypid.runtime.supervisor import LossBudget, WorkersFailed
 
@@ -235,7 +235,7 @@ def test_a_run_without_an_ended_episode_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_says_early_that_no_episode_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "NO_END_STEPS", 50)
+    monkeypatch.setattr(remarks, "NO_END_STEPS", 50)
     said = (
         "No episode of fragile:Fragile has ended in 50 steps of each environment. Training goes on; returns and evaluations wait for an end: "
         "if there is none, set time_limit, such as 1000."
@@ -253,7 +253,7 @@ def test_a_run_says_early_that_no_episode_ends(tmp_path: Path, monkeypatch: pyte
 def test_whole_episodes_that_do_not_end_are_broken_off(
     by: str, after: int, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(experiment, "HALT_S", 0.2)
+    monkeypatch.setattr(events, "HALT_S", 0.2)
     more: dict[str, Any] = {"run": "ES", "population": 4, "env_config": {"mode": "endless"}, "num_envs_per_worker": 2}
     if backend == "ray":
         request.getfixturevalue("ray_session")

@@ -17,7 +17,8 @@ from raypid.nn.policy import read_policy_weights
 from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
-from raypid.run.experiment import Run, RunOptions
+from raypid.run.events import Listener
+from raypid.run.run import Run, RunOptions
 from raypid.runtime.plan import Node, Roles, plan
 from raypid.runtime.supervisor import WorkersFailed
 
@@ -182,7 +183,7 @@ def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_
     with Agent("PPO", WITHIN, env_config=evaluator_only("hang"), evaluation_interval=0) as agent:
         agent.train()
         start = time.monotonic()
-        assert agent.evaluate_newest(lambda: time.monotonic() > start + 0.5) is None
+        assert agent.evaluations.newest(1, lambda: time.monotonic() > start + 0.5) is None
         agent.save(tmp_path)
         assert agent.context.workers.lost == {"workers": 0, "timeouts": 0}
         assert time.monotonic() - start < 60
@@ -294,7 +295,9 @@ def test_an_interrupted_run_does_not_wait(ray_session: Any, tmp_path: Path) -> N
     start = time.monotonic()
     with Agent("PPO", config, out=tmp_path) as agent:
         run = Run(agent, RunOptions(stop={"training_iteration": 2}, plot=False), Quiet())
-        run._interrupts = 1
+        interrupting = Listener()
+        interrupting.on_iteration = lambda result: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
+        agent.listen(interrupting)
         outcome = run()
     assert outcome.reason == "interrupted" and outcome.final is None
     assert time.monotonic() - start < 30

@@ -23,6 +23,7 @@ from raypid.replay.disk import ReplayDamaged
 from raypid.replay.sources import ShardsFailed
 from raypid.run.agent import Agent
 from raypid.run.assembly import resolve_config
+from raypid.run.events import Listener
 from raypid.types import tree_map
 
 SMALL = {
@@ -430,7 +431,9 @@ def test_a_shard_killed_once_too_often_ends_the_run_with_its_name(num_learners: 
 def test_a_killed_shard_is_filled_from_the_checkpoint(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", SHARDED) as agent:
         told: list[str] = []
-        agent.tell_losses(told.append)
+        listener = Listener()
+        listener.on_lost = told.append  # type: ignore[method-assign]
+        agent.listen(listener)
         before = history(agent, 2)[-1]
         agent.save(tmp_path)
         kill(ray_session, shards_of(agent)[1])

@@ -23,6 +23,7 @@ from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 from raypid.reporting.ending import read_end_by_error
 from raypid.reporting.logger import read_results
+from raypid.run.signals import Interrupts
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 3, "num_threads": 1}
 QUICK: dict[str, Any] = {"final_episodes": 2, "quiet": True}
@@ -31,7 +32,7 @@ QUICK: dict[str, Any] = {"final_episodes": 2, "quiet": True}
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(raypid.Agent, "_interrupted_at", -np.inf)
+    monkeypatch.setattr(Interrupts, "_ended_at", -np.inf)
     return tmp_path
 
 

@@ -25,6 +25,7 @@ from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import SharedParameters
 from raypid.roles.replay_learner import interleave
 from raypid.run.agent import Agent
+from raypid.run.events import Listener
 from raypid.types import Trajectory, Weights
 
 T, B, UPDATES = 20, 2, 3
@@ -246,7 +247,9 @@ def test_what_is_no_parameter_is_refused(run: str, more: dict[str, Any]) -> None
 def test_a_learner_that_dies_goes_on_with_the_others_state(ray_session: Any, sync: str, tmp_path: Path) -> None:
     with Agent("SAC", SMALL, num_learners=2, learner_sync=sync) as agent:
         told: list[str] = []
-        agent.tell_losses(told.append)
+        listener = Listener()
+        listener.on_lost = told.append  # type: ignore[method-assign]
+        agent.listen(listener)
         agent.train(300)
         agent.save(tmp_path)
         victim = agent.context.learner.handles[1].actor  # type: ignore[attr-defined]

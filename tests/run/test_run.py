@@ -24,8 +24,9 @@ from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Evaluations
-from raypid.run.experiment import Outcome, Run, RunOptions, check_folder, clear_folder
+from raypid.run.folder import check_folder, clear_folder
 from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.run import Outcome, Run, RunOptions
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 FROZEN = set(
@@ -255,11 +256,13 @@ def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("file", ["run/experiment.py", "run/best.py", "run/distributed.py", "cli/train.py"])
-def test_what_drives_a_run_asks_the_agent_alone(file: str) -> None:
+@pytest.mark.parametrize("file", ["run/run.py", "run/best.py", "run/remarks.py", "run/rescue.py"])
+def test_what_drives_a_run_asks_the_agent_and_sets_nothing_of_it(file: str) -> None:
     tree = ast.parse((Path(checkpoint.__file__).parent / file).read_text())
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    assert not [node.lineno for node in attributes if node.attr in ("context", "evaluations")]
+    assert not [node.lineno for node in attributes if node.attr == "context"]
+    stored = [ast.unparse(node) for node in attributes if isinstance(node.ctx, ast.Store)]
+    assert not [name for name in stored if "agent." in name]
 
 
 @pytest.mark.parametrize(

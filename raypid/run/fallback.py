@@ -1,0 +1,94 @@
+"""What a run goes back to where learners or replay buffers are gone for good, so that it can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from raypid.errors import Halted
+from raypid.replay.base import Replay
+from raypid.roles.learner import Learner
+from raypid.run.loops import Context
+from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
+from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
+from raypid.runtime.local import LocalHandle, passed
+
+_GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
+"""What asking roles raises that are gone for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a run was when an iteration ended."""
+
+    counters: Mapping[str, float]
+    rewards: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+class Fallback:
+    """What can still be saved where learners or replay buffers are gone for good."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.gone_back = ""
+        """Which parts of the next checkpoint are older than the rest, as text; "" if none."""
+        self.buffers_gone = False
+
+    def fall_back(self, patience_s: float, iteration: int) -> Mark | None:
+        """Where learners or replay buffers are gone, go back to what this process has of them: the newest copy of the learners' state,
+        and the rows of the newest checkpoint. `gone_back` says so. Nothing can be trained from here on.
+
+        Args:
+            patience_s: how long they have to answer.
+            iteration: the newest.
+
+        Returns:
+            The end of the iteration that the copy belongs to; None if the learners are there.
+
+        Raises:
+            ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError: there is no copy of anything that was learnt.
+        """
+        group, replay = self.context.learner, self.context.replay
+        mark: Mark | None = None
+        if isinstance(group, LearnerGroup) and not self._answers(group, Learner.is_whole, patience_s):
+            if group.kept is None or not isinstance(group.kept_mark, Mark):
+                self.context.backend.get(passed(group.submit(Learner.is_whole)), patience_s)  # raises why
+                return None
+            mark = group.kept_mark
+            updates = max(0, group.num_updates - group.kept.num_updates)
+            self.context.learner = LocalHandle(partial(KeptLearner, group.kept))
+            self.gone_back = (
+                f"The state of the {'learners' if len(group) > 1 else 'learner'} is that of {group.kept_s:.0f} s ago (iterations lost: "
+                f"{iteration - int(mark.counters['iteration']):,}, updates lost: {updates:,})."
+            )
+        if replay is None:
+            return mark
+        self.buffers_gone = mark is not None
+        if replay.config.num_replay_shards:
+            self.buffers_gone = not all(self._answers(b, Replay.metrics, patience_s) for b in replay.source.buffers)
+        if replay.config.save_replay and self.buffers_gone:
+            before, said = replay.source.saved, "The replay buffer is lost: a resumed run collects a new one."
+            if before is not None and before.is_dir():
+                said = f"The replay buffer is that of {before.parent.name}."
+            self.gone_back = f"{self.gone_back} {said}".strip()
+        return mark
+
+    def _answers(self, role: Handle, method: Callable[..., object], patience_s: float) -> bool:
+        try:
+            self.context.backend.get(passed(role.submit(method)), patience_s)
+            return True
+        except _GONE:
+            return False
+
+    def unsaved_reason(self, patience_s: float, num_updates: int) -> str:
+        """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
+        learner, get = self.context.learner, self.context.backend.get
+        # of each what another process works out, since a group of learners would rather build one anew than wait no longer
+        asked = (passed(learner.submit(Learner.is_whole)), passed(learner.submit(Learner.standing)))
+        whole, updates = (get(answer, patience_s) for answer in asked)
+        if not whole:
+            return "the learner broke off in an update"
+        get(passed(learner.submit(Learner.weights)), patience_s)
+        return "" if updates or num_updates else "nothing had been learnt"

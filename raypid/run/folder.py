@@ -1,0 +1,82 @@
+"""The folder of a run: whether it may be used, the lock while it is written to, and what `overwrite` removes."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from raypid import checkpoint
+from raypid.config import ConfigError
+from raypid.neighbours import nothing_at
+from raypid.outputs import ERRORS, FIRST_ERRORS, OLDER_ERRORS, check_folder_writable, explained, usable
+from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS
+from raypid.run.post_mortem import DIVERGED
+
+_RUN_FILES = (
+    PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, ERRORS, FIRST_ERRORS, OLDER_ERRORS, "learning_curve.png",
+    DIVERGED, checkpoint.BEST, checkpoint.OLD_BEST,
+)  # fmt: skip
+"""What a run writes into its folder, besides its events and its lock."""
+
+
+def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = False) -> None:
+    """Check that a run may write to a folder: a folder with another run is not touched unless asked for.
+
+    `python`: name what to do as arguments, not as flags.
+
+    Raises:
+        ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
+    """
+    with usable(out, "The run's folder"):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file, not a folder.")
+    if (out / ".lock").exists():
+        with lock_folder(out):
+            pass
+    results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
+    holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
+    if holds_run and not (resume or overwrite):
+        resuming, replacing, other = f"--resume {shlex.quote(str(out))}", "--overwrite", "--out"
+        if python:
+            resuming, replacing, other = f"raypid.train(resume={str(out)!r})", "overwrite=True", "out"
+        raise ConfigError(
+            f"{out} holds another run. Resume it ({resuming}), replace it ({replacing}), or choose another {other}."
+        )
+    if resume and not holds_run:
+        raise ConfigError(f"{out} holds no run to resume." if out.exists() else nothing_at(out))
+    check_folder_writable(out, "The run's folder")
+
+
+@contextlib.contextmanager
+def lock_folder(out: Path) -> Iterator[None]:
+    """Lock the folder for this process.
+
+    Raises:
+        ConfigError: a running process has locked it.
+        Unwritten: the lock cannot be written.
+    """
+    path = out / ".lock"
+    with explained(path):
+        out.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    with file as lock:
+        with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
+            import fcntl
+
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(f"Another run is writing to {out}. Stop it, or choose another --out.") from None
+        yield
+        with contextlib.suppress(OSError):  # a file took the folder's place, or it is read-only by now
+            path.unlink(missing_ok=True)
+
+
+def clear_folder(out: Path) -> None:
+    """Remove the files of a run, and nothing else."""
+    for path in [*(out / name for name in _RUN_FILES), *out.glob("events.out.tfevents.*")]:
+        with explained(path):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

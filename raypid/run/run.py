@@ -1,0 +1,489 @@
+"""One run from start to end: `Run` trains an agent, and writes and shows what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raypid import checkpoint
+from raypid.changes import CHANGES, read_changes
+from raypid.errors import Diverged, Halted, UserError, reason, shown
+from raypid.outcome import Outcome as Outcome
+from raypid.outcome import end_by
+from raypid.outputs import ERRORS, Unwritten
+from raypid.ownership import why_unsigned
+from raypid.phases import Phases, listening, phase
+from raypid.registry import ALGORITHMS
+from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger, read_params
+from raypid.reporting.panel import EVALUATION, Progress
+from raypid.reporting.streams import in_notebook
+from raypid.run.assembly import entry_name
+from raypid.run.best import BestPolicy
+from raypid.run.evaluation import Played
+from raypid.run.events import Listener
+from raypid.run.known_keys import check_stop, known_keys
+from raypid.run.remarks import Remarks, summary
+from raypid.run.rescue import RESCUE_S, falls_back, left_at_once, note_gone_back, save_after
+from raypid.run.signals import Interrupts
+from raypid.run.stopping import as_it_is, met
+from raypid.run.training import Training
+from raypid.run_file import OPTIONS, PROGRAM
+from raypid.stops import STEPS
+
+SAVE_SECONDS = 60.0
+"""Seconds between checkpoints, unless an interval is given."""
+FIRST_SAVE_SECONDS = 10.0
+"""Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
+BRIEFLY_S = 2.0
+"""Seconds that a finished run waits for an evaluation that cannot change the outcome."""
+STOP = "stop"
+"""Key of the stop criteria in params.json."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RunOptions:
+    """What a run does besides training."""
+
+    stop: Mapping[str, float] = field(default_factory=dict)
+    """{result key: value}: the run ends when a key reaches its value."""
+    checkpoint_interval: int = 0
+    """Training iterations between checkpoints; 0: one per minute."""
+    checkpoint_steps: int | None = None
+    """Environment steps between checkpoints, instead of iterations; 0: only one at the end."""
+    evaluation_steps: int = 0
+    """Environment steps between evaluations; 0: as the agent's settings say."""
+    evaluation_episodes: int | None = None
+    """Episodes per evaluation; None: as the agent's settings say."""
+    keep_checkpoints: int = 3
+    """Number of newest checkpoints to keep. The best is kept too."""
+    final_episodes: int = 50
+    """Episodes that the best policy plays at the end, fewer if they would take longer than the run, or over a minute; 0: none."""
+    plot: bool = True
+    """Draw learning_curve.png at the end."""
+
+
+class SaveSchedule:
+    """When a run writes checkpoints: by steps, by iterations, or by time."""
+
+    def __init__(self, options: RunOptions, timesteps: int) -> None:
+        self.options = options
+        self._periods = self._periods_at(timesteps)
+        self._saved_at = time.monotonic()
+        self.saved_iteration = -1
+        """That of the newest checkpoint of this run."""
+
+    def _periods_at(self, timesteps: int) -> int:
+        return timesteps // self.options.checkpoint_steps if self.options.checkpoint_steps else 0
+
+    def is_due(self, agent: Training) -> bool:
+        """Whether to save after this iteration. Called after each."""
+        if self.options.checkpoint_steps is not None:
+            before, self._periods = self._periods, self._periods_at(agent.timesteps)
+            return self._periods > before
+        if self.options.checkpoint_interval:
+            return agent.iteration % self.options.checkpoint_interval == 0
+        wait_s = SAVE_SECONDS if self.saved_iteration >= 0 else FIRST_SAVE_SECONDS
+        return time.monotonic() - self._saved_at > wait_s
+
+    def note_saved(self, iteration: int) -> None:
+        """Count from this checkpoint on."""
+        self._saved_at, self.saved_iteration = time.monotonic(), iteration
+
+
+class Run(Listener):
+    """Trains an agent until a stop criterion is met or Ctrl-C ends it, and writes the run's folder.
+
+    Args:
+        folder: the run's; by default the agent's.
+        python: Python has started it, not the command line: for what messages say.
+        closes_agent: close the agent at the end, before the summary says how long everything took.
+    """
+
+    def __init__(
+        self,
+        agent: Training,
+        options: RunOptions,
+        progress: Progress,
+        folder: Path | None = None,
+        *,
+        python: bool = False,
+        closes_agent: bool = False,
+    ) -> None:
+        self.agent, self.options, self.progress = agent, options, progress
+        self.python, self.notebook, self.closes_agent = python, python and in_notebook(), closes_agent
+        known = known_keys(agent.run, agent.config)
+        self.stop = check_stop(options.stop, known)
+        agent.end_schedules(self.stop.get(STEPS))
+        self.folder = folder or agent.default_out()
+        self.best = BestPolicy(self.folder)
+        self.result: dict[str, float] = {}
+        """The last iteration's."""
+        self.reason = ""
+        """Why the run ends; "" while it goes on."""
+        self.before = agent.totals()
+        """The counts of the run that is resumed."""
+        self.phases = listening() or Phases()
+        """What it does besides training, and since its command began if one has started it."""
+        self.phases.tell = progress.working
+        again = "Interrupting again" if self.notebook else "Ctrl-C again"
+        self.interrupts = Interrupts(lambda: agent.request_stop("interrupted"), progress.message, again, python)
+        self.remarks = Remarks(self, known.open)
+        self._saving = SaveSchedule(options, agent.timesteps)
+        self._rollbacks = agent.rollbacks
+        self._broke_off = False
+
+    def __call__(self) -> Outcome:
+        """Run to the end. The folder is complete whenever this returns or raises.
+
+        One that goes on and has reached its end already is left as it is: a command that a machine repeats changes nothing.
+        """
+        if reached := self.reached():
+            return self._left_alone(reached)
+        self.begin()
+        with self._failing(), self.interrupts.heard():
+            while not self.reason:
+                self._turn()
+            saved = self._close()
+        return self._ended(saved)
+
+    def _turn(self) -> None:
+        """One iteration: train, evaluate, log, show, and save if it is due."""
+        agent = self.agent
+        try:
+            with phase("training", ""):
+                self.result = result = agent.train()
+        except Halted as halt:
+            self._halt(str(halt))
+            return
+        if not isinstance(result, dict):
+            raise UserError(
+                f"{type(agent).__name__}.train() returned {shown(result)}; it returns the result of an iteration, as super().train() does."
+            )
+        if agent.rollbacks > self._rollbacks:
+            self._rewind()
+        self.reason = self._reason(result)
+        self.remarks.look_at(result)
+        if self.reason and self._last_evaluation(result):
+            self.reason = self._reason(result) or self.reason
+        self._log(result)
+        self.progress.update(result)
+        if not self.reason and (self._saving.is_due(agent) or agent.control.take_save()):
+            self.write_checkpoint(result)
+
+    # -- for those who do not run it by one call ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Write the settings, and say what is going to happen."""
+        agent, progress, resumed = self.agent, self.progress, self.agent.iteration
+        agent.use_folder(self.folder)
+        if self.options.evaluation_episodes is not None:
+            agent.set_evaluation_episodes(self.options.evaluation_episodes)
+        agent.evaluations.plan(self.stop.get(EVALUATION), self.options.evaluation_steps)
+        agent.control.begin_run(self.stop.get("time_total_s", math.inf))
+        self._end_listening = agent.listen(self)
+        if resumed:
+            self.best.load()
+            self._note_stop()
+        self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
+        self._logger.write_params(self._params())
+        self.reason = self.reached()
+        steps, most = agent.warm_up_steps
+        about = {
+            "algorithm": agent.run,
+            "backend": agent.backend.name,
+            "folder": str(self.folder),
+            "warm_up_steps": steps,
+        }
+        about["shown_metrics"] = ALGORITHMS.get(agent.run).shown_metrics
+        progress.start(agent.plain_config() | about)
+        last = int(self.stop.get(STEPS, agent.timesteps + 1)) - 1
+        for note in filter(None, [*agent.take_notes(), agent.config.ended(last, agent.run_end)]):
+            progress.note(note)
+        if not resumed and (adapted := agent.explain().adapted()):
+            progress.note(f"Adapted: {adapted} ({'agent.explain()' if self.python else '--explain'} says why).")
+        if why := why_unsigned():
+            progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
+        if steps:
+            longer = f" (up to {most:,} until an episode has ended)" if most > steps else ""
+            progress.note(f"Warm-up: {steps:,} steps with random actions{longer}, then learning starts.")
+        with self._failing():
+            agent.events.start(self._params() | {"folder": str(self.folder)})
+
+    def advance(self, seconds: float, steps: float = math.inf) -> dict[str, float]:
+        """Train for at least `seconds`, or up to an environment step, or until there is a `reason` to end; returns the last result."""
+        until = time.monotonic() + seconds
+        with self._failing():
+            while not self.reason:
+                self._turn()
+                if time.monotonic() >= until or self.agent.timesteps >= steps:
+                    break
+        return self.result
+
+    def end(self, reason: str = "", *, play: bool = True) -> Outcome:
+        """Save, and play the final episodes if `play`; `reason` says why, where the run has none of its own."""
+        self.reason = self.reason or reason
+        with self._failing():
+            saved = self._close(play)
+        return self._ended(saved)
+
+    def save(self) -> None:
+        """Write a checkpoint now."""
+        with self._failing():
+            self.write_checkpoint(self.result)
+
+    def leave(self) -> None:
+        """Close the files as they are, and let `train` be on its own again."""
+        self._logger.close()
+        self._end_listening()
+        self.agent.control.end_run()
+        self.agent.evaluations.unplan()
+
+    # -- what training tells ---------------------------------------------------------------------------------------------
+
+    def on_lost(self, text: str) -> None:
+        self.progress.message(text)
+
+    def on_rollback(self, iteration: int, text: str) -> None:
+        self.progress.message(text)
+
+    def on_evaluation(self, played: Played) -> None:
+        self.best.offer(played, self.agent)
+
+    def on_failed(self, hook: str, error: Exception) -> bool:
+        """Say that a hook raised where nothing is lost by it, and write its traceback to the run's folder."""
+        text = "".join(traceback.format_exception(error)).rstrip()
+        where = self.agent.errors.add(f"{hook} raised:\n{text}\n\n") or "errors.txt has the traceback."
+        self.progress.message(f"{hook} raised {type(error).__name__}: {reason(error)}. {where}")
+        return True
+
+    # -- its end ---------------------------------------------------------------------------------------------------------
+
+    def reached(self) -> str:
+        """The stop criterion that the agent has met before the run begins; "" if there is none."""
+        return met(self.stop, self.agent.totals()) if self.agent.iteration else ""
+
+    def _reason(self, result: Mapping[str, float]) -> str:
+        """Why the run ends; "" if it goes on."""
+        return self.agent.control.stop_reason or met(self.stop, result)
+
+    def _halt(self, why: str) -> None:
+        """End the run, whose iteration was broken off, and say `why` unless it waited for whole episodes."""
+        self._broke_off, agent = True, self.agent
+        self.reason = agent.control.stop_reason or f"time_total_s reached {agent.time_total_s:.6g}"
+        self.progress.message(
+            why
+            or f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
+            f"{entry_name(agent.config.env)} do not end, set time_limit."
+        )
+
+    def _left_alone(self, reached: str) -> Outcome:
+        """Say that there is nothing to do. Nothing is written."""
+        agent = self.agent
+        outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=self.python)
+        self.progress.note(said)
+        if self.closes_agent:
+            agent.close()
+        return outcome
+
+    def _close(self, play: bool = True) -> Path | None:
+        """Save, and play the final episodes; returns the checkpoint."""
+        saved = self._finish(self.result)
+        if play and saved is not None and not self.interrupts.number and not self._broke_off:
+            self._play_final()
+        self._logger.close()
+        return saved
+
+    def _finish(self, result: Mapping[str, float]) -> Path | None:
+        if not result:
+            return None
+        if self._broke_off and not falls_back(self):
+            return self.newest
+        if self._saving.saved_iteration != self.agent.iteration:
+            self.write_checkpoint(result, patience_s=RESCUE_S if self._broke_off else None)
+        if gone_back := note_gone_back(self):
+            self.progress.message(gone_back)
+        if self.options.plot:
+            from raypid.reporting.plots import learning_curve
+
+            try:
+                with phase("drawing", "drawing learning_curve.png"):
+                    learning_curve([self.folder], self.folder / "learning_curve.png")
+            except (ValueError, Unwritten) as error:
+                if self.agent.lengths:  # otherwise no episode has ended: nothing to draw
+                    self.progress.message(f"No learning curve: {error}")
+        return self.folder / "checkpoints" / checkpoint.checkpoint_name(self.agent.iteration)
+
+    def _play_final(self) -> None:
+        """Play the final episodes, and say if environments raised in them: no result follows that would count it."""
+        self.interrupts.is_saved, before = True, self.agent.num_crashes
+        run_s = self.agent.time_total_s - self.before["time_total_s"]
+        self.best.play(self.agent, self.options.final_episodes, run_s, self.interrupts.any, self.progress.message)
+        self.remarks.flaws()
+        if num := self.agent.num_crashes - before:
+            self.progress.message(
+                f"Environments raised {num} times in the final episodes and were rebuilt (errors.txt has it)."
+            )
+
+    def _ended(self, saved: Path | None) -> Outcome:
+        outcome = self._outcome(self.reason, saved or self.newest)
+        try:
+            with self.phases.heard():
+                self.agent.events.end(outcome)  # before the agent is closed, which would tell of another end
+                if self.closes_agent:
+                    self.agent.close()
+        finally:
+            self.progress.stop(summary(self, saved))
+            self.leave()
+        return outcome
+
+    def _outcome(self, reason: str, saved: Path | None, error: BaseException | None = None) -> Outcome:
+        result = self.result or self.agent.totals()  # a run that is resumed at its end has no iteration of its own
+        best = self.best
+        return Outcome(reason, result, self.folder, saved, self.interrupts.any(), best.final, best.score, error)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Before an error ends the run, save what was learnt, write the error to the folder, and close the files."""
+        try:
+            with self.phases.heard():
+                yield
+        except BaseException as error:
+            ending: BaseException = error
+            try:
+                if not isinstance(error, Exception):
+                    saved = left_at_once(self)
+                elif self.interrupts.number > 1:  # what it broke off said something of its own
+                    ending, saved = KeyboardInterrupt(), left_at_once(self)
+                else:
+                    self._renew_record()
+                    unwritten = self._write_error(error)
+                    rescued = (
+                        "" if isinstance(error, Diverged) else save_after(self, error)
+                    )  # it says itself what there is
+                    saved = " ".join(filter(None, [rescued, unwritten]))
+                ending.saved = saved  # type: ignore[attr-defined]  # the command line says it too
+                self.progress.stop(self._failure(error))
+                self.agent.events.end(self._outcome(end_by(error), self.newest, error))
+            finally:
+                self.leave()
+            if ending is not error:
+                raise ending from error
+            raise
+
+    def _failure(self, error: BaseException) -> list[tuple[str, str]]:
+        """The summary of a run that an error ended. In a notebook it stands above the error; a command prints that itself."""
+        where = [("folder", str(self.folder))]
+        if not self.notebook:
+            return where
+        errors = self.folder / ERRORS
+        return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
+
+    def _write_error(self, error: Exception) -> str:
+        """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
+        not be, unless the error itself is of that kind."""
+        text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
+        unwritten = self.agent.errors.add(
+            f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n"
+        )
+        return "" if isinstance(error, Unwritten) else unwritten
+
+    # -- its folder ------------------------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> Path | None:
+        """The newest checkpoint in the folder."""
+        return checkpoint.latest(self.folder / "checkpoints")
+
+    def write_checkpoint(self, result: Mapping[str, float], *, patience_s: float | None = None) -> None:
+        """Save the agent and the best policy, and remove old checkpoints. `patience_s`: see `Training.save`."""
+        agent, parent = self.agent, self.folder / "checkpoints"
+        # an evaluator in its own process scores earlier weights than those of this checkpoint
+        same_weights = result.get("evaluation/timesteps_total") == agent.timesteps
+        agent.save(parent, score=result.get(EVALUATION) if same_weights else None, patience_s=patience_s)
+        self.best.write(agent)
+        checkpoint.prune(parent, self.options.keep_checkpoints)
+        self._saving.note_saved(agent.iteration)
+
+    def _params(self) -> dict[str, object]:
+        """What params.json has: settings in force, algorithm, end, what is saved when as far as it was said, and what has changed."""
+        plain, default = RunOptions(), self.options
+        options = {name: value for name in OPTIONS if (value := getattr(default, name)) != getattr(plain, name)}
+        changes = {CHANGES: self.agent.changes} if self.agent.changes else {}
+        program = {PROGRAM: self.agent.program} if self.agent.has_own_program else {}
+        return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | program | options | changes
+
+    def _note_stop(self) -> None:
+        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones: that of the
+        folder that it goes on from, which may be another one."""
+        agent = self.agent
+        with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
+            params = read_params(self.folder) or read_params(agent.went_on_from or self.folder)
+            before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
+            agent.add_changes([c for c in before if _is_stop(c["from"]) and _is_stop(c["to"])])
+            if _is_stop(params.get(STOP)) and params[STOP] != self.stop:
+                agent.note_change(STOP, params[STOP], dict(self.stop))
+
+    def _log(self, result: Mapping[str, float]) -> None:
+        """Add the result to the folder's, and check at the end that they are still there."""
+        try:
+            self._logger.log(result)
+        except Unwritten:
+            self.agent.uncount_iteration()  # a run that goes on from here has it again
+            raise
+        if self.reason:
+            self._logger.check()
+
+    def _rewind(self) -> None:
+        """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
+        self._rollbacks = self.agent.rollbacks
+        self._logger.close()
+        self._logger = RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
+        self._logger.write_params(self._params())
+
+    def _renew_record(self) -> None:
+        """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
+        if (self.folder / RESULTS).exists() or (self.folder / PARAMS).exists():
+            return  # it is there, or another run's has taken its place
+        with contextlib.suppress(Unwritten, FolderLost), RunLogger(self.folder, tell=lambda text: None) as logger:
+            logger.write_params(self._params())
+            if self.result:
+                logger.log(self.result)
+
+    # -- its last evaluation ---------------------------------------------------------------------------------------------
+
+    def _last_evaluation(self, result: dict[str, float]) -> bool:
+        """As a run ends, add the running evaluation to its last result, or better one of the newest weights; returns if there is one."""
+        if self.interrupts.number or EVALUATION in result:
+            return False
+        decides = self.best.score is None or EVALUATION in self.stop
+        patience_s = math.inf if decides else BRIEFLY_S
+        with self.agent.evaluating() as evaluations:
+            self._add_evaluation(result, evaluations.finish(patience_s, self.interrupts.any))
+            if self._owes_evaluation() and not self.interrupts.number:
+                self._add_evaluation(result, evaluations.newest(self.agent.iteration, self.interrupts.any))
+        return EVALUATION in result
+
+    def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
+        if played is not None:
+            result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
+            result["lost/env_crashes"] = self.agent.num_crashes
+
+    def _owes_evaluation(self) -> bool:
+        """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""
+        last = self.agent.evaluations.last
+        if self.agent.config.evaluation_interval is not None or not self.agent.lengths:
+            return False
+        if last is None:
+            return self.best.score is None
+        older = last.timesteps < self.agent.timesteps
+        return older and last.evaluation.seconds < 0.1 * self.agent.time_total_s
+
+
+def _is_stop(value: object) -> bool:
+    """Whether it can be stop criteria."""
+    return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())

@@ -1,0 +1,97 @@
+"""Whether a run has reached its stop criteria, and how it goes on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from raypid import checkpoint
+from raypid.config import Config
+from raypid.outcome import Outcome
+from raypid.reporting.panel import COUNTS
+from raypid.run.best import BestPolicy
+from raypid.run.training import totals_of
+from raypid.stops import STEPS
+
+MIN_EPISODES = 20
+"""Training episodes before a stop criterion on episode_reward_* counts."""
+
+
+def _reported(key: str, result: Mapping[str, float]) -> float:
+    """What a result has of a stop criterion; less than anything if it has nothing. on_iteration may add entries of any name."""
+    return result.get(key, result.get(key.removeprefix("custom/"), -math.inf))
+
+
+def further(stop: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, float]:
+    """Stop criteria by which a run that has reached one of these goes on, for about as long again. `reached`: its last result and its
+    counts."""
+    met = {key for key, goal in stop.items() if _reported(key, reached) >= goal}
+    spent = met & COUNTS
+    if not spent:  # it was a return, or another metric: it would end the run again
+        size = 10 ** max(0, len(str(int(reached["timesteps_total"]))) - 2)
+        return {"timesteps_total": -(-2 * int(reached["timesteps_total"]) // size) * size}
+    longer = {key: goal for key, goal in stop.items() if key not in met - spent}
+    for key in spent:
+        longer[key] *= math.ceil(1.5 * reached[key] / stop[key])  # twice it, or more if the run went far beyond
+    return {key: int(goal) if goal == int(goal) else goal for key, goal in longer.items()}
+
+
+def going_on(config: Config, stop: Mapping[str, float], timesteps: int, *, python: bool) -> list[str]:
+    """The arguments, or flags, by which a run goes on from `timesteps` to these stop criteria, and learns until then."""
+    one: object = stop[STEPS] if stop.keys() == {STEPS} else dict(stop)
+    words = [f"stop={one}" if python else f"--stop {shlex.quote(json.dumps(stop))}"] if stop else []
+    steps = int(stop.get(STEPS, 2 * timesteps))
+    if stop and config.ended(steps - 1, steps):
+        words.append(f"schedule_steps={steps}" if python else f"--schedule-steps {steps}")
+    return words
+
+
+def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
+    """The first stop criterion that a result has met, in words; "" if there is none."""
+    for key, target in stop.items():
+        value = _reported(key, result)
+        if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
+            continue
+        if value >= target:
+            return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
+    return ""
+
+
+def left_alone(
+    folder: Path, config: Config, stop: Mapping[str, float], *, python: bool = False
+) -> tuple[Outcome, str] | None:
+    """Of a run that would go on by Ray and is at its stop already: how it ended, and what to say. None if there is something to do.
+
+    Nothing is built for it: a Ray that starts takes seconds, and a cluster may be gone. (Without Ray the run is built, and finds out.)
+    """
+    if not config.on_ray or config.init_from is not None:
+        return None
+    totals: dict[str, float] = {}
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever goes on says what is wrong with the checkpoint
+        totals = totals_of(checkpoint.read_manifest(checkpoint.find(folder))["counters"])
+    reached = met(stop, totals) if totals.get("training_iteration") else ""
+    return as_it_is(folder, config, stop, totals, reached, python=python) if reached else None
+
+
+def as_it_is(
+    folder: Path, config: Config, stop: Mapping[str, float], totals: dict[str, float], reached: str, *, python: bool
+) -> tuple[Outcome, str]:
+    """How a run ended that is at its stop, and what to say of it."""
+    words = going_on(config, further(stop, totals), int(totals[STEPS]), python=python)
+    how = ", ".join(words) if python else " ".join([quoted("raypid train --resume", folder), *words])
+    saved, best = checkpoint.latest(folder / "checkpoints"), BestPolicy(folder)
+    if saved is not None:
+        best.load()
+    return (
+        Outcome(reached, totals, folder, saved, False, best.final, best.score),
+        f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}",
+    )
+
+
+def quoted(command: str, folder: Path) -> str:
+    """The command with the folder, as a shell takes it."""
+    return f"{command} {shlex.quote(str(folder))}"
