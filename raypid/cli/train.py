@@ -450,7 +450,6 @@ def _train(
     from raypid.phases import listening
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
-    from raypid.run.folder import clear_folder, lock_folder
     from raypid.run.reproduce import hints
     from raypid.run.run import Run, RunOptions
     from raypid.runtime.resources import ResourceError
@@ -471,11 +470,8 @@ def _train(
     if not options.quiet:
         agent.notes += hints(agent, bool(options.resume), options.tuned, options.is_repeated, "--tuned")
     try:
-        with lock_folder(agent.default_out()):
-            if out is not None and options.overwrite:
-                clear_folder(out)
-            run_options = RunOptions(stop=stop, **counts)  # type: ignore[arg-type]
-            Run(agent, run_options, progress, closes_agent=True)()
+        overwrite = out is not None and options.overwrite
+        Run(agent, RunOptions(stop=stop, overwrite=overwrite, closes_agent=True, **counts), progress)()  # type: ignore[arg-type]
     finally:
         agent.close()
     return 0

@@ -20,7 +20,7 @@ _TAIL_BYTES = 1 << 16
 _ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
 _ENTRY = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d.*\]$", re.MULTILINE)
 """The line with which an entry begins."""
-_HOOK = re.compile(r"^on_\w+ of the callbacks raised:$", re.MULTILINE)
+_HOOK = re.compile(r"^on_\w+ of .+ raised:$", re.MULTILINE)
 """The line above a traceback that did not end the run, though it may follow the one that did. (Earlier versions wrote no _ENTRY.)"""
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
 """The line of a traceback that names the exception."""

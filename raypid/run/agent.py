@@ -16,7 +16,7 @@ from raypid.run_file import OPTIONS
 
 if TYPE_CHECKING:  # `train` alone does without, and starts sooner
     from raypid.reporting.panel import Progress
-    from raypid.run.run import Run, RunOptions
+    from raypid.run.run import RunOptions
 
 
 class Agent(Training):
@@ -71,9 +71,9 @@ class Agent(Training):
             ConfigError: a stop criterion or a count that does not fit, or the folder holds another run; nothing has been trained then.
             RuntimeError: the agent is closed.
         """
-        from raypid.run.folder import clear_folder, lock_folder
+        from raypid.reporting.notebook import progress_here
         from raypid.run.known_keys import check_stop, known_keys
-        from raypid.run.run import RunOptions
+        from raypid.run.run import Run, RunOptions
 
         self.check_open()
         stop = self._stop if stop is None else stop
@@ -83,31 +83,21 @@ class Agent(Training):
             checkpoint_interval=checkpoint_interval,
             keep_checkpoints=keep_checkpoints,
             final_episodes=final_episodes,
+            overwrite=overwrite,
+            python=True,
         )
         check_counts(options)
         folder = self._folder_for(out, overwrite)
-        run = self._run_in(folder, options, quiet)
-        if run.reached():
-            return run()
-        with lock_folder(folder):
-            if overwrite:
-                clear_folder(folder)
-            self._stop, self._fitted = stop, folder
-            try:
-                return self._run_to_end(run)
-            finally:
-                self._fitted_to = self.iteration
-
-    def _run_in(self, folder: Path, options: RunOptions, quiet: bool) -> Run:
-        from raypid.reporting.notebook import progress_here
-        from raypid.run.run import Run
-
-        run = Run(self, options, progress_here(options.stop, quiet, self._shown_before), folder, python=True)
         if folder == self._fitted and self.iteration > self._fitted_to:
             self.notes.append(
                 f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
             )
-        return run
+        run = Run(self, options, progress_here(criteria, quiet, self._shown_before), folder)
+        try:
+            return run()
+        finally:
+            if run.has_begun:
+                self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
 
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
         """The folder of a `fit`.
@@ -127,15 +117,6 @@ class Agent(Training):
         if overwrite or not self._is_own(folder):
             check_folder(folder, resume=False, overwrite=overwrite, python=True)
         return folder
-
-    def _run_to_end(self, run: Run) -> Outcome:
-        """Run, and say what was saved if an error ends it."""
-        try:
-            return run()
-        except Exception as error:
-            if saved := getattr(error, "saved", ""):
-                run.progress.message(f"raypid: {saved}")
-            raise
 
     def _is_own(self, folder: Path) -> bool:
         """Whether the run in the folder is this agent's, which goes on with it.

@@ -84,19 +84,18 @@ class BestPolicy:
         if math.inf > num * self._episode_s > MAX_FINAL_S / 10:
             tell(f"Playing {num} episodes with the best policy; Ctrl-C skips them.")
         seed = (agent.config.seed or 0) + _FINAL_SEED
-        with agent.evaluating() as evaluations:
-            played = evaluations.play(self.weights, num, seed, interrupted)
-            if played is None:
-                if not interrupted():
-                    tell("No final episodes: the process that played them was lost (errors.txt says how).")
-                return
-            newest = agent.get_weights()
-            if newest.version != self.weights.version:
-                # the best was chosen by few episodes: is it better than the newest on the same ones?
-                rival = evaluations.play(newest, num, seed, interrupted)
-                if rival is not None and rival.rewards.mean() > played.rewards.mean():
-                    played, self.weights, self.timesteps = rival, newest, agent.timesteps
-                    self.score = float(rival.rewards.mean())
+        played = agent.evaluations.play(self.weights, num, seed, interrupted)
+        if played is None:
+            if not interrupted():
+                tell("No final episodes: the process that played them was lost (errors.txt says how).")
+            return
+        newest = agent.get_weights()
+        if newest.version != self.weights.version:
+            # the best was chosen by few episodes: is it better than the newest on the same ones?
+            rival = agent.evaluations.play(newest, num, seed, interrupted)
+            if rival is not None and rival.rewards.mean() > played.rewards.mean():
+                played, self.weights, self.timesteps = rival, newest, agent.timesteps
+                self.score = float(rival.rewards.mean())
         self.final = _final(played.summary())
         self.write(agent)
 

@@ -26,7 +26,6 @@ from raypid.reporting.panel import IntervalLines
 from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name, new_run_folder, resolve_config
-from raypid.run.folder import lock_folder
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.resources import Words
 from raypid.types import Trajectory, Update
@@ -244,8 +243,7 @@ class DistributedAgent:
             keep_checkpoints=sys.maxsize,
             final_episodes=0,
         )
-        with lock_folder(agent.default_out()):
-            outcome = Run(agent, options, IntervalLines(log_interval))()
+        outcome = Run(agent, options, IntervalLines(log_interval))()
         if outcome.interrupted:
             raise KeyboardInterrupt
         return outcome.result

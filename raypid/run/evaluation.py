@@ -72,7 +72,7 @@ class Evaluations:
         """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
         time."""
         self.every_steps = 0
-        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `every`."""
+        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `plan`."""
         self.goal: float | None = None
         """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
         self.last: Played | None = None
@@ -86,29 +86,21 @@ class Evaluations:
         self._periods = 0
         self._ended = time.perf_counter()
 
-    def plan(self, goal: float | None, every_steps: int) -> None:
-        """Evaluate as a run does from here on, besides what the settings say.
+    def plan(self, *, in_run: bool = False, goal: float | None = None, every_steps: int = 0) -> None:
+        """Say when training evaluates from here on, besides the settings.
 
         Args:
+            in_run: by time, if the settings say nothing.
             goal: see the attribute.
-            every_steps: environment steps between evaluations; 0: as the settings say, or by time if they say nothing.
+            every_steps: environment steps between evaluations; 0: as the settings say.
         """
-        self.goal, self.automatic = goal, self.config.evaluation_interval is None
-        self.every(every_steps)
-
-    def unplan(self) -> None:
-        """Evaluate only as the settings say."""
-        self.goal, self.automatic = None, False
-        self.every(0)
+        self.goal, self.every_steps = goal, every_steps
+        self.automatic = in_run and self.config.evaluation_interval is None
+        self._periods = self.context.timesteps // every_steps if every_steps else 0
 
     def forget(self) -> None:
         """Forget the newest evaluation, since training goes on from other weights."""
         self.last = None
-
-    def every(self, steps: int) -> None:
-        """Evaluate at each multiple of `steps` environment steps from here on; 0 turns this off."""
-        self.every_steps = steps
-        self._periods = self.context.timesteps // steps if steps else 0
 
     def turn(self, iteration: int, expected_s: float | None) -> Played | None:
         """Evaluate if it is due, and return an evaluation that has ended since the last call. Called after each iteration.

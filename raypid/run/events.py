@@ -104,16 +104,16 @@ class Control:
     """What training was asked for: to stop or to save after this iteration, and to be over after some time."""
 
     def __init__(self) -> None:
-        self.end_run()
+        self.reset()
 
-    def begin_run(self, time_s: float) -> None:
-        """A run answers the requests from here on. It is over after `time_s` seconds of training, those before it included."""
-        self.end_run()
-        self.in_run, self._time_s = True, time_s
+    def reset(self, *, in_run: bool = False, time_s: float = math.inf) -> None:
+        """Forget all requests.
 
-    def end_run(self) -> None:
-        """Forget all requests. Those that follow are answered by `train` itself."""
-        self.in_run, self._time_s = False, math.inf
+        Args:
+            in_run: a run answers those that follow.
+            time_s: seconds of training, those before the run included, after which it is over.
+        """
+        self.in_run, self._time_s = in_run, time_s
         self.stop_reason, self.save = "", False
         self._deadline = self._over_since = math.inf
 

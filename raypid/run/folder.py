@@ -13,7 +13,7 @@ from raypid.config import ConfigError
 from raypid.neighbours import nothing_at
 from raypid.outputs import ERRORS, FIRST_ERRORS, OLDER_ERRORS, check_folder_writable, explained, usable
 from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS
-from raypid.run.post_mortem import DIVERGED
+from raypid.run.rescue import DIVERGED
 
 _RUN_FILES = (
     PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, ERRORS, FIRST_ERRORS, OLDER_ERRORS, "learning_curve.png",

@@ -1,98 +1,121 @@
-"""What is saved of a run that ends by an error or at once, and what the user is told of it."""
+"""What is kept of training that broke down: after a divergence the batch, after a loss the newest copies of what is gone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raypid import checkpoint
-from raypid.errors import Halted
-from raypid.outputs import Unwritten
-from raypid.run.remarks import resuming
-from raypid.runtime.handle import ClusterLost
+from raypid.errors import Diverged, Halted
+from raypid.replay.base import Replay
+from raypid.roles.learner import Learner
+from raypid.run.loops import Context
+from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
+from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
+from raypid.runtime.local import LocalHandle, passed
 
-if TYPE_CHECKING:
-    from raypid.run.run import Run
-
-RESCUE_S = 5.0
-"""Seconds that a run which an error ends waits for the state of its workers."""
-RESCUE_LEARNER_S = 60.0
-"""Seconds that it waits for its learner, which may be in an update."""
+DIVERGED = "diverged"
+"""The folder's name in that of the run. `raypid.load_policy` and `raypid eval` read its policy."""
+_GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
+"""What asking roles raises that are gone for good."""
 
 
-def save_after(run: Run, ending: Exception) -> str:
-    """Save what was learnt before the error `ending` ends a run; returns what was saved and how to go on."""
-    agent, is_saved = run.agent, False
+def write_post_mortem(
+    folder: Path, error: Diverged, about: Mapping[str, object], write_policy: Callable[[Path], None]
+) -> str:
+    """Write `folder`/diverged in one piece, in the place of an earlier one; returns where it is, or why not, as a sentence.
+
+    Args:
+        about: entries of its manifest besides what the error says.
+        write_policy: writes the policy with the last good weights into a folder.
+    """
+    manifest = {**about, "what": error.what, "advice": error.advice, "timesteps_total": error.timesteps}
+    state: dict[str, object] = {"batch": error.batch}
     try:
-        patience_s = RESCUE_S if isinstance(ending, ClusterLost) else RESCUE_LEARNER_S
-        agent.fall_back(patience_s)
-        why = agent.fallback.unsaved_reason(patience_s, agent.num_updates)
-        if not why and not _is_newest(run):
-            run.write_checkpoint({}, patience_s=RESCUE_S)
-            is_saved = True
-    except Exception as error:
-        why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        known = why in str(ending) or (isinstance(error, Unwritten) and isinstance(ending, Unwritten))
-        why = "" if known else why
-    newest = run.newest
-    if not is_saved or newest is None:
-        lost = _lost_since(run, newest)
-        begin = "Nothing was saved" if why or lost or newest is None else "All finished iterations are saved"
-        parts = "; ".join(filter(None, [why, lost, _goes_on_from(run, newest)]))
-        return f"{begin}: {parts}." if parts else f"{begin}."
-    gone_back = note_gone_back(run)
-    return f"Saved: {newest.name} and {checkpoint.BEST}/ in {run.folder}; {_goes_on(run)}. {gone_back}".strip()
+        place = checkpoint.save_checkpoint(
+            folder, DIVERGED, state, manifest=manifest, extra_writer=lambda place: write_policy(place / "policy")
+        )
+        kept = f"The batch and the last good weights are in {place}"
+    except (OSError, RuntimeError) as failure:
+        kept = f"The batch could not be kept ({str(failure).rstrip('.')})"
+    newest = checkpoint.latest(folder / "checkpoints")
+    there = "there is no checkpoint" if newest is None else f"the newest checkpoint is {newest.name}"
+    return f"{kept}; {there}."
 
 
-def falls_back(run: Run) -> bool:
-    """After an iteration was broken off: go back to what there is, if learners are lost; returns whether it is to be saved."""
-    try:
-        run.agent.fall_back(RESCUE_LEARNER_S)
-    except Halted:
-        return False
-    return not _is_newest(run)
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a run was when an iteration ended."""
+
+    counters: Mapping[str, float]
+    rewards: Sequence[float]
+    lengths: Sequence[int]
 
 
-def left_at_once(run: Run) -> str:
-    """What a run that was ended at once leaves: its newest checkpoint, and what that lacks."""
-    newest = run.newest
-    lost = _lost_since(run, newest)
-    if newest is None:
-        return f"There is no checkpoint: {lost}." if lost else ""
-    return f"{lost.capitalize()}; {_goes_on_from(run, newest)}." if lost else f"{_goes_on_from(run, newest)}."
+class Fallback:
+    """What can still be saved where learners or replay buffers are gone for good."""
 
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.gone_back = ""
+        """Which parts of the next checkpoint are older than the rest, as text; "" if none."""
+        self.buffers_gone = False
 
-def note_gone_back(run: Run) -> str:
-    """Write to errors.txt which parts of what was saved are older than the rest; returns that text, or ""."""
-    if gone_back := run.agent.fallback.gone_back:
-        run.agent.errors.add(f"{gone_back}\n\n")
-    return gone_back
+    def fall_back(self, patience_s: float, iteration: int) -> Mark | None:
+        """Where learners or replay buffers are gone, go back to what this process has of them: the newest copy of the learners' state,
+        and the rows of the newest checkpoint. `gone_back` says so. Nothing can be trained from here on.
 
+        Args:
+            patience_s: how long they have to answer.
+            iteration: the newest.
 
-def _is_newest(run: Run) -> bool:
-    """Whether the newest checkpoint is as new as what the agent has gone back to, if it has."""
-    if run.newest is None or not run.agent.fallback.gone_back:
-        return False
-    return _iteration_of(run.newest) >= run.agent.iteration
+        Returns:
+            The end of the iteration that the copy belongs to; None if the learners are there.
 
+        Raises:
+            ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError: there is no copy of anything that was learnt.
+        """
+        group, replay = self.context.learner, self.context.replay
+        mark: Mark | None = None
+        if isinstance(group, LearnerGroup) and not self._answers(group, Learner.is_whole, patience_s):
+            if group.kept is None or not isinstance(group.kept_mark, Mark):
+                self.context.backend.get(passed(group.submit(Learner.is_whole)), patience_s)  # raises why
+                return None
+            mark = group.kept_mark
+            updates = max(0, group.num_updates - group.kept.num_updates)
+            self.context.learner = LocalHandle(partial(KeptLearner, group.kept))
+            self.gone_back = (
+                f"The state of the {'learners' if len(group) > 1 else 'learner'} is that of {group.kept_s:.0f} s ago (iterations lost: "
+                f"{iteration - int(mark.counters['iteration']):,}, updates lost: {updates:,})."
+            )
+        if replay is None:
+            return mark
+        self.buffers_gone = mark is not None
+        if replay.config.num_replay_shards:
+            self.buffers_gone = not all(self._answers(b, Replay.metrics, patience_s) for b in replay.source.buffers)
+        if replay.config.save_replay and self.buffers_gone:
+            before, said = replay.source.saved, "The replay buffer is lost: a resumed run collects a new one."
+            if before is not None and before.is_dir():
+                said = f"The replay buffer is that of {before.parent.name}."
+            self.gone_back = f"{self.gone_back} {said}".strip()
+        return mark
 
-def _iteration_of(saved: Path) -> int:
-    return int(saved.name.rpartition("_")[2])
+    def _answers(self, role: Handle, method: Callable[..., object], patience_s: float) -> bool:
+        try:
+            self.context.backend.get(passed(role.submit(method)), patience_s)
+            return True
+        except _GONE:
+            return False
 
-
-def _lost_since(run: Run, newest: Path | None) -> str:
-    """Say which iterations are lost if the run goes on from its newest checkpoint; "" if none is."""
-    first = 1 if newest is None else _iteration_of(newest) + 1
-    last = max(run.agent.iteration, int(run.result.get("training_iteration", 0)))
-    if last < first:
-        return ""
-    return f"iteration {first} is lost" if first == last else f"iterations {first:,} to {last:,} are lost"
-
-
-def _goes_on(run: Run) -> str:
-    how = f"restore({str(run.folder)!r})" if run.agent.has_own_program else resuming(run, {})
-    return f"`{how}` goes on"
-
-
-def _goes_on_from(run: Run, newest: Path | None) -> str:
-    return "" if newest is None else f"{_goes_on(run)} from {newest.name}"
+    def unsaved_reason(self, patience_s: float, num_updates: int) -> str:
+        """Why the learner, which answers within `patience_s` seconds, has nothing that should be saved; "" if it has."""
+        learner, get = self.context.learner, self.context.backend.get
+        # of each what another process works out, since a group of learners would rather build one anew than wait no longer
+        asked = (passed(learner.submit(Learner.is_whole)), passed(learner.submit(Learner.standing)))
+        whole, updates = (get(answer, patience_s) for answer in asked)
+        if not whole:
+            return "the learner broke off in an update"
+        get(passed(learner.submit(Learner.weights)), patience_s)
+        return "" if updates or num_updates else "nothing had been learnt"

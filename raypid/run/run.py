@@ -13,12 +13,9 @@ from pathlib import Path
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
 from raypid.errors import Diverged, Halted, UserError, reason, shown
-from raypid.outcome import Outcome as Outcome
-from raypid.outcome import end_by
+from raypid.outcome import Outcome, end_by
 from raypid.outputs import ERRORS, Unwritten
-from raypid.ownership import why_unsigned
 from raypid.phases import Phases, listening, phase
-from raypid.registry import ALGORITHMS
 from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger, read_params
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.reporting.streams import in_notebook
@@ -26,19 +23,24 @@ from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
+from raypid.run.folder import clear_folder, lock_folder
 from raypid.run.known_keys import check_stop, known_keys
-from raypid.run.remarks import Remarks, summary
-from raypid.run.rescue import RESCUE_S, falls_back, left_at_once, note_gone_back, save_after
+from raypid.run.remarks import Remarks, iteration_of
 from raypid.run.signals import Interrupts
 from raypid.run.stopping import as_it_is, met
 from raypid.run.training import Training
 from raypid.run_file import OPTIONS, PROGRAM
+from raypid.runtime.handle import ClusterLost
 from raypid.stops import STEPS
 
 SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless an interval is given."""
 FIRST_SAVE_SECONDS = 10.0
 """Seconds before the first checkpoint, so that a run that is killed early can be resumed too."""
+RESCUE_S = 5.0
+"""Seconds that a run which an error ends waits for the state of its workers."""
+RESCUE_LEARNER_S = 60.0
+"""Seconds that it waits for its learner, which may be in an update."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
 STOP = "stop"
@@ -65,6 +67,12 @@ class RunOptions:
     """Episodes that the best policy plays at the end, fewer if they would take longer than the run, or over a minute; 0: none."""
     plot: bool = True
     """Draw learning_curve.png at the end."""
+    python: bool = False
+    """Python has started the run, not the command line: for what messages say."""
+    overwrite: bool = False
+    """Remove what another run has left in the folder."""
+    closes_agent: bool = False
+    """Close the agent at the end, before the summary says how long everything took."""
 
 
 class SaveSchedule:
@@ -96,26 +104,11 @@ class SaveSchedule:
 
 
 class Run(Listener):
-    """Trains an agent until a stop criterion is met or Ctrl-C ends it, and writes the run's folder.
+    """Trains an agent until a stop criterion is met or Ctrl-C ends it, and writes the run's folder: by default the agent's."""
 
-    Args:
-        folder: the run's; by default the agent's.
-        python: Python has started it, not the command line: for what messages say.
-        closes_agent: close the agent at the end, before the summary says how long everything took.
-    """
-
-    def __init__(
-        self,
-        agent: Training,
-        options: RunOptions,
-        progress: Progress,
-        folder: Path | None = None,
-        *,
-        python: bool = False,
-        closes_agent: bool = False,
-    ) -> None:
+    def __init__(self, agent: Training, options: RunOptions, progress: Progress, folder: Path | None = None) -> None:
         self.agent, self.options, self.progress = agent, options, progress
-        self.python, self.notebook, self.closes_agent = python, python and in_notebook(), closes_agent
+        self.notebook = options.python and in_notebook()
         known = known_keys(agent.run, agent.config)
         self.stop = check_stop(options.stop, known)
         agent.end_schedules(self.stop.get(STEPS))
@@ -131,11 +124,22 @@ class Run(Listener):
         """What it does besides training, and since its command began if one has started it."""
         self.phases.tell = progress.working
         again = "Interrupting again" if self.notebook else "Ctrl-C again"
-        self.interrupts = Interrupts(lambda: agent.request_stop("interrupted"), progress.message, again, python)
-        self.remarks = Remarks(self, known.open)
+        self.interrupts = Interrupts(lambda: agent.request_stop("interrupted"), progress.message, again, options.python)
+        self.remarks = Remarks(
+            agent=agent,
+            progress=progress,
+            folder=self.folder,
+            stop=self.stop,
+            may_be_absent=known.open,
+            best=self.best,
+            phases=self.phases,
+            python=options.python,
+            notebook=self.notebook,
+            before=self.before,
+        )
         self._saving = SaveSchedule(options, agent.timesteps)
         self._rollbacks = agent.rollbacks
-        self._broke_off = False
+        self.has_begun = self._broke_off = False
 
     def __call__(self) -> Outcome:
         """Run to the end. The folder is complete whenever this returns or raises.
@@ -144,12 +148,15 @@ class Run(Listener):
         """
         if reached := self.reached():
             return self._left_alone(reached)
-        self.begin()
-        with self._failing(), self.interrupts.heard():
-            while not self.reason:
-                self._turn()
-            saved = self._close()
-        return self._ended(saved)
+        with lock_folder(self.folder):
+            if self.options.overwrite:
+                clear_folder(self.folder)
+            self.begin()
+            with self._failing(), self.interrupts.heard():
+                while not self.reason:
+                    self._turn()
+                saved = self._close()
+            return self._ended(saved)
 
     def _turn(self) -> None:
         """One iteration: train, evaluate, log, show, and save if it is due."""
@@ -179,38 +186,20 @@ class Run(Listener):
 
     def begin(self) -> None:
         """Write the settings, and say what is going to happen."""
-        agent, progress, resumed = self.agent, self.progress, self.agent.iteration
+        agent, resumed = self.agent, self.agent.iteration
+        self.has_begun = True
         agent.use_folder(self.folder)
         if self.options.evaluation_episodes is not None:
             agent.set_evaluation_episodes(self.options.evaluation_episodes)
-        agent.evaluations.plan(self.stop.get(EVALUATION), self.options.evaluation_steps)
-        agent.control.begin_run(self.stop.get("time_total_s", math.inf))
+        agent.evaluations.plan(in_run=True, goal=self.stop.get(EVALUATION), every_steps=self.options.evaluation_steps)
+        agent.control.reset(in_run=True, time_s=self.stop.get("time_total_s", math.inf))
         self._end_listening = agent.listen(self)
         if resumed:
             self.best.load()
             self._note_stop()
-        self._logger = RunLogger(self.folder, resume_iteration=resumed or None, tell=progress.message)
-        self._logger.write_params(self._params())
+        self._logger = self._open_files(resumed or None)
         self.reason = self.reached()
-        steps, most = agent.warm_up_steps
-        about = {
-            "algorithm": agent.run,
-            "backend": agent.backend.name,
-            "folder": str(self.folder),
-            "warm_up_steps": steps,
-        }
-        about["shown_metrics"] = ALGORITHMS.get(agent.run).shown_metrics
-        progress.start(agent.plain_config() | about)
-        last = int(self.stop.get(STEPS, agent.timesteps + 1)) - 1
-        for note in filter(None, [*agent.take_notes(), agent.config.ended(last, agent.run_end)]):
-            progress.note(note)
-        if not resumed and (adapted := agent.explain().adapted()):
-            progress.note(f"Adapted: {adapted} ({'agent.explain()' if self.python else '--explain'} says why).")
-        if why := why_unsigned():
-            progress.message(f"This run is not signed as yours ({why}): see RAYPID_DATA in SECURITY.md.")
-        if steps:
-            longer = f" (up to {most:,} until an episode has ended)" if most > steps else ""
-            progress.note(f"Warm-up: {steps:,} steps with random actions{longer}, then learning starts.")
+        self.remarks.begin(resumed > 0)
         with self._failing():
             agent.events.start(self._params() | {"folder": str(self.folder)})
 
@@ -240,8 +229,8 @@ class Run(Listener):
         """Close the files as they are, and let `train` be on its own again."""
         self._logger.close()
         self._end_listening()
-        self.agent.control.end_run()
-        self.agent.evaluations.unplan()
+        self.agent.control.reset()
+        self.agent.evaluations.plan()
 
     # -- what training tells ---------------------------------------------------------------------------------------------
 
@@ -283,11 +272,9 @@ class Run(Listener):
 
     def _left_alone(self, reached: str) -> Outcome:
         """Say that there is nothing to do. Nothing is written."""
-        agent = self.agent
-        outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=self.python)
+        agent, python = self.agent, self.options.python
+        outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=python)
         self.progress.note(said)
-        if self.closes_agent:
-            agent.close()
         return outcome
 
     def _close(self, play: bool = True) -> Path | None:
@@ -301,11 +288,11 @@ class Run(Listener):
     def _finish(self, result: Mapping[str, float]) -> Path | None:
         if not result:
             return None
-        if self._broke_off and not falls_back(self):
+        if self._broke_off and not self._falls_back():
             return self.newest
         if self._saving.saved_iteration != self.agent.iteration:
             self.write_checkpoint(result, patience_s=RESCUE_S if self._broke_off else None)
-        if gone_back := note_gone_back(self):
+        if gone_back := self._note_gone_back():
             self.progress.message(gone_back)
         if self.options.plot:
             from raypid.reporting.plots import learning_curve
@@ -334,10 +321,10 @@ class Run(Listener):
         try:
             with self.phases.heard():
                 self.agent.events.end(outcome)  # before the agent is closed, which would tell of another end
-                if self.closes_agent:
+                if self.options.closes_agent:
                     self.agent.close()
         finally:
-            self.progress.stop(summary(self, saved))
+            self.progress.stop(self.remarks.summary(self.result, self.reason, saved))
             self.leave()
         return outcome
 
@@ -353,26 +340,24 @@ class Run(Listener):
             with self.phases.heard():
                 yield
         except BaseException as error:
-            ending: BaseException = error
+            # what the second signal broke off said something of its own
+            cut_off = isinstance(error, Exception) and self.interrupts.number > 1
+            ending = KeyboardInterrupt() if cut_off else error
             try:
-                if not isinstance(error, Exception):
-                    saved = left_at_once(self)
-                elif self.interrupts.number > 1:  # what it broke off said something of its own
-                    ending, saved = KeyboardInterrupt(), left_at_once(self)
-                else:
-                    self._renew_record()
-                    unwritten = self._write_error(error)
-                    rescued = (
-                        "" if isinstance(error, Diverged) else save_after(self, error)
-                    )  # it says itself what there is
-                    saved = " ".join(filter(None, [rescued, unwritten]))
+                saved = (
+                    self._rescue(ending)
+                    if isinstance(ending, Exception)
+                    else self.remarks.left_at_once(self.newest, self.result)
+                )
                 ending.saved = saved  # type: ignore[attr-defined]  # the command line says it too
                 self.progress.stop(self._failure(error))
                 self.agent.events.end(self._outcome(end_by(error), self.newest, error))
             finally:
                 self.leave()
-            if ending is not error:
+            if cut_off:
                 raise ending from error
+            if self.options.python and saved and isinstance(error, Exception):
+                self.progress.message(f"raypid: {saved}")
             raise
 
     def _failure(self, error: BaseException) -> list[tuple[str, str]]:
@@ -382,6 +367,60 @@ class Run(Listener):
             return where
         errors = self.folder / ERRORS
         return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
+
+    def _rescue(self, ending: Exception) -> str:
+        """Save what was learnt before the error `ending` ends the run, and write it down; returns what to say of that."""
+        saved = ""
+        if isinstance(ending, Diverged):  # it says itself what there is
+            self.agent.keep_evidence(ending)
+        self._renew_record()
+        unwritten = self._write_error(ending)
+        if not isinstance(ending, Diverged):
+            saved = self._save_after(ending)
+        return " ".join(filter(None, [saved, unwritten]))
+
+    def _save_after(self, ending: Exception) -> str:
+        """Save what was learnt; returns what was saved and how to go on."""
+        is_saved = False
+        try:
+            patience_s = RESCUE_S if isinstance(ending, ClusterLost) else RESCUE_LEARNER_S
+            self.agent.fall_back(patience_s)
+            why = self.agent.fallback.unsaved_reason(patience_s, self.agent.num_updates)
+            if not why and not self._is_saved():
+                self.write_checkpoint({}, patience_s=RESCUE_S)
+                is_saved = True
+        except Exception as error:
+            why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+            known = why in str(ending) or (isinstance(error, Unwritten) and isinstance(ending, Unwritten))
+            why = "" if known else why
+        newest = self.newest
+        if not is_saved or newest is None:
+            lost = self.remarks.lost_since(newest, self.result)
+            begin = "Nothing was saved" if why or lost or newest is None else "All finished iterations are saved"
+            how = "" if newest is None else self.remarks.goes_on(newest)
+            parts = "; ".join(filter(None, [why, lost, how]))
+            return f"{begin}: {parts}." if parts else f"{begin}."
+        saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {self.remarks.goes_on()}."
+        return f"{saved} {self._note_gone_back()}".strip()
+
+    def _falls_back(self) -> bool:
+        """After an iteration was broken off: go back to what there is, if learners are lost; returns whether it is to be saved."""
+        try:
+            self.agent.fall_back(RESCUE_LEARNER_S)
+        except Halted:
+            return False
+        return not self._is_saved()
+
+    def _is_saved(self) -> bool:
+        """Whether the agent has gone back, and the newest checkpoint is as new as that."""
+        newest, has_gone_back = self.newest, self.agent.fallback.gone_back != ""
+        return newest is not None and has_gone_back and iteration_of(newest) >= self.agent.iteration
+
+    def _note_gone_back(self) -> str:
+        """Write to errors.txt which parts of what was saved are older than the rest; returns that text, or ""."""
+        if gone_back := self.agent.fallback.gone_back:
+            self.agent.errors.add(f"{gone_back}\n\n")
+        return gone_back
 
     def _write_error(self, error: Exception) -> str:
         """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
@@ -428,6 +467,12 @@ class Run(Listener):
             if _is_stop(params.get(STOP)) and params[STOP] != self.stop:
                 agent.note_change(STOP, params[STOP], dict(self.stop))
 
+    def _open_files(self, last: int | None) -> RunLogger:
+        """The files of results, without those after iteration `last`, and params.json anew."""
+        logger = RunLogger(self.folder, resume_iteration=last, tell=self.progress.message)
+        logger.write_params(self._params())
+        return logger
+
     def _log(self, result: Mapping[str, float]) -> None:
         """Add the result to the folder's, and check at the end that they are still there."""
         try:
@@ -442,8 +487,7 @@ class Run(Listener):
         """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
         self._rollbacks = self.agent.rollbacks
         self._logger.close()
-        self._logger = RunLogger(self.folder, resume_iteration=self.agent.iteration - 1, tell=self.progress.message)
-        self._logger.write_params(self._params())
+        self._logger = self._open_files(self.agent.iteration - 1)
 
     def _renew_record(self) -> None:
         """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
@@ -462,10 +506,10 @@ class Run(Listener):
             return False
         decides = self.best.score is None or EVALUATION in self.stop
         patience_s = math.inf if decides else BRIEFLY_S
-        with self.agent.evaluating() as evaluations:
-            self._add_evaluation(result, evaluations.finish(patience_s, self.interrupts.any))
-            if self._owes_evaluation() and not self.interrupts.number:
-                self._add_evaluation(result, evaluations.newest(self.agent.iteration, self.interrupts.any))
+        evaluations, interrupted = self.agent.evaluations, self.interrupts.any
+        self._add_evaluation(result, evaluations.finish(patience_s, interrupted))
+        if self._owes_evaluation() and not interrupted():
+            self._add_evaluation(result, evaluations.newest(self.agent.iteration, interrupted))
         return EVALUATION in result
 
     def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:

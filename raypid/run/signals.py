@@ -10,16 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 TWICE_S = 5.0
 """Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
 
 
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
+
+
 @contextlib.contextmanager
-def signals_call(
-    handler: Callable[[int, FrameType | None], None],
-) -> Iterator[Mapping[int, Callable[[int, FrameType | None], object] | int | None]]:
+def signals_call(handler: Handler) -> Iterator[Mapping[int, Handler | int | None]]:
     """Let Ctrl-C, SIGTERM and SIGHUP (but not under nohup) call `handler`, in the main thread; gives what they called before."""
     if threading.current_thread() is not threading.main_thread():
         yield {}

@@ -12,13 +12,11 @@ from pathlib import Path
 from raypid import checkpoint
 from raypid.config import Config
 from raypid.outcome import Outcome
+from raypid.reporting.ending import MIN_EPISODES
 from raypid.reporting.panel import COUNTS
 from raypid.run.best import BestPolicy
 from raypid.run.training import totals_of
 from raypid.stops import STEPS
-
-MIN_EPISODES = 20
-"""Training episodes before a stop criterion on episode_reward_* counts."""
 
 
 def _reported(key: str, result: Mapping[str, float]) -> float:
@@ -64,11 +62,11 @@ def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
 def left_alone(
     folder: Path, config: Config, stop: Mapping[str, float], *, python: bool = False
 ) -> tuple[Outcome, str] | None:
-    """Of a run that would go on by Ray and is at its stop already: how it ended, and what to say. None if there is something to do.
+    """If a saved run has met its stop criteria: its outcome, and what to say. None if there is something to do.
 
-    Nothing is built for it: a Ray that starts takes seconds, and a cluster may be gone. (Without Ray the run is built, and finds out.)
+    Nothing is built for it: starting Ray takes seconds, and a cluster may be gone.
     """
-    if not config.on_ray or config.init_from is not None:
+    if config.init_from is not None:
         return None
     totals: dict[str, float] = {}
     with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever goes on says what is wrong with the checkpoint

@@ -61,8 +61,7 @@ from raypid.run.assembly import (
 )
 from raypid.run.evaluation import Evaluations
 from raypid.run.events import Control, Events, Listener
-from raypid.run.fallback import Fallback, Mark
-from raypid.run.post_mortem import keep_evidence
+from raypid.run.rescue import Fallback, Mark, write_post_mortem
 from raypid.run.saved import saved_run
 from raypid.runtime.handle import Backend, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
@@ -320,7 +319,7 @@ class Training(metaclass=_Answering):
                 if isinstance(handle, LocalHandle) and isinstance(handle.role, FitnessRollout):
                     handle.role.halted = self.control.must_halt
         self.errors.folder = self.out
-        self.errors.where = lambda: "" if (agent := this()) is None else agent.place
+        self.errors.where = lambda: f"iteration {a.iteration + 1}, step {a.timesteps:,}" if (a := this()) else ""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Tell `listener` what happens from here on. Call what is returned to end that."""
@@ -331,7 +330,7 @@ class Training(metaclass=_Answering):
         self.control.stop_reason = self.control.stop_reason or reason
 
     def request_save(self) -> None:
-        """Write a checkpoint after the iteration under way."""
+        """Let the run write a checkpoint after the iteration under way. Without a run, call `save`."""
         self.control.save = True
 
     @property
@@ -361,11 +360,6 @@ class Training(metaclass=_Answering):
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
         return self.context.workers.errors
-
-    @property
-    def place(self) -> str:
-        """How far training is, as text."""
-        return f"iteration {self.iteration + 1}, step {self.timesteps:,}"
 
     def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
         """Write down that a setting, or the stop criteria, have another value from here on."""
@@ -412,6 +406,8 @@ class Training(metaclass=_Answering):
             raise ConfigError(told)
         if not self.events.has_begun:
             self.events.start({**self.plain_config(), "run": self.run, "stop": None, "folder": None})
+        if not self.control.in_run:
+            self.control.reset()
         self._policy_is_current = False
         result: dict[str, float] = {}
         while goal is None or self.timesteps < goal:
@@ -432,7 +428,7 @@ class Training(metaclass=_Answering):
                 self.time_total_s += time.perf_counter() - start
                 raise
             except Diverged as error:
-                keep_evidence(self, error)
+                self.keep_evidence(error)
                 if self.config.on_divergence != "rollback" or self.rollbacks >= self.config.max_rollbacks:
                     raise
                 self._roll_back()
@@ -440,19 +436,9 @@ class Training(metaclass=_Answering):
             except WorkerLost as error:
                 self._drop_lost(error)
                 continue
-            if self._answer_requests() or goal is None:
+            if self.control.stop_reason or goal is None:
                 break
         return result
-
-    def _answer_requests(self) -> bool:
-        """Save if a listener has asked for it; returns whether one has asked to stop. Within a run, the run answers."""
-        control = self.control
-        is_asked = bool(control.stop_reason)
-        if not control.in_run:
-            if control.take_save():
-                self.save()
-            control.end_run()
-        return is_asked
 
     def _drop_lost(self, error: Exception) -> None:
         """Go on without what workers had collected for an update, which was lost on its way to the learner.
@@ -481,14 +467,20 @@ class Training(metaclass=_Answering):
 
     # -- divergence ------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def evaluating(self) -> Iterator[Evaluations]:
-        """Evaluate outside of `train`: where actions are not finite, what is needed to look into it is kept."""
-        try:
-            yield self.evaluations
-        except Diverged as error:
-            keep_evidence(self, error)
-            raise
+    def keep_evidence(self, error: Diverged) -> None:
+        """Write what is needed to look into a divergence, if there is a folder, and say in the error where it is. Once for each error."""
+        if error.kept:
+            return
+        if error.timesteps is None:
+            error.timesteps = self.timesteps
+        if self.out is not None:
+            about = {"algorithm": self.run, "config": self.plain_config(), "rollbacks": self.rollbacks}
+            good = self.backend.get(self.context.weights.newest)
+            error.kept = write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
+        if self.rollbacks:
+            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
+            start = f" At the start, {rates}." if rates else ""
+            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
 
     def _roll_back(self) -> None:
         """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
@@ -652,8 +644,11 @@ class Training(metaclass=_Answering):
         count = self.config.evaluation_num_episodes if num_eval_episodes is None else num_eval_episodes
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ConfigError(f"num_eval_episodes takes a whole number of at least 1, not {shown(count)}.")
-        with self.evaluating() as evaluations:
-            return evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
+        try:
+            return self.evaluations.ask(Order(count, seed + self.iteration, explore=explore)).summary()
+        except Diverged as error:
+            self.keep_evidence(error)
+            raise
 
     def set_evaluation_episodes(self, number: int) -> None:
         """Play so many episodes in each evaluation from here on."""
@@ -733,9 +728,13 @@ class Training(metaclass=_Answering):
 
     @phase("saving", "saving a checkpoint")
     def _write_checkpoint(
-        self, folder: str | Path | None = None, score: float | None = None, patience_s: float | None = None
+        self,
+        folder: str | Path | None,
+        score: float | None = None,
+        patience_s: float | None = None,
+        is_own: bool = True,
     ) -> Path:
-        """What `save` does, without telling the listeners."""
+        """What `save` does, without telling the listeners. `is_own`: later saves and rollbacks rely on it."""
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
@@ -773,7 +772,10 @@ class Training(metaclass=_Answering):
             return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
-        path = self._last_save = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
+        path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
+        if not is_own:
+            return path
+        self._last_save = path
         if replay is not None and (path / checkpoint.REPLAY).is_dir():
             before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
             if before is not None and before.parent != path and before.parent.parent == parent:
@@ -783,18 +785,11 @@ class Training(metaclass=_Answering):
     def fall_back(self, patience_s: float) -> None:
         """Where roles are gone for good, go back to what is left of them, so that it can be saved (`Fallback.fall_back`)."""
         if (mark := self.fallback.fall_back(patience_s, self.iteration)) is not None:
-            self._take_counters(mark.counters)
-            self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
+            self._go_on_from(mark)
 
     def export(self, folder: str | Path) -> Path:
         """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
-        source = None if self.context.replay is None else self.context.replay.source
-        last_save, saved = self._last_save, None if source is None else source.saved
-        path = self._write_checkpoint(folder)
-        self._last_save = last_save
-        if source is not None:
-            source.saved = saved
-        return path
+        return self._write_checkpoint(folder, is_own=False)
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
@@ -870,7 +865,7 @@ class Training(metaclass=_Answering):
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
-        self._take_counters(counters)
+        self._go_on_from(Mark(counters, rewards, whole_lengths))
         if run_end := counters.get("run_end"):
             self.end_schedules(run_end)
         self._slow_down(int(counters.get("rollbacks", 0)))
@@ -886,7 +881,6 @@ class Training(metaclass=_Answering):
             self.notes.append(
                 f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
             )
-        self.rewards, self.lengths = deque(rewards, EPISODE_WINDOW), deque(whole_lengths, EPISODE_WINDOW)
         for i in self.context.workers.present:
             if str(i) in workers:
                 handle = self.context.workers.handles[i]
@@ -899,12 +893,14 @@ class Training(metaclass=_Answering):
         if isinstance(self.context.learner, LearnerGroup):  # the copy is of what was loaded
             self.context.learner.kept_mark = self.context.learner.mark
 
-    def _take_counters(self, counters: Mapping[str, float]) -> None:
+    def _go_on_from(self, mark: Mark) -> None:
         """Go on counting from here."""
+        counters = mark.counters
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
         self._updates_lost = self.context.losses.counts.get("updates", 0)
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 
     def _take_history(self, manifest: checkpoint.Manifest) -> None:
         """Go on with the changes up to a checkpoint, and write down which of its settings are others from here on."""

@@ -29,12 +29,13 @@ from raypid.config import ConfigError, overlay
 from raypid.experiments.board import Board, Ended
 from raypid.experiments.plan import PLAN, STATES, Trial, write_plan
 from raypid.experiments.population import Population
+from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile, Unwritten, explained, replacing
 from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.folder import clear_folder, lock_folder
-from raypid.run.run import Outcome, Run, RunOptions
+from raypid.run.run import Run, RunOptions
 from raypid.run.signals import signals_call
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.ray_parcel import node_here

@@ -17,6 +17,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from raypid import project
 from raypid.config import ConfigError, canonical, overlay
+from raypid.errors import Diverged
 from raypid.modules import here
 from raypid.registry import ALGORITHMS, ENVS, adopt, registered
 from raypid.run.agent import Agent
@@ -73,10 +74,13 @@ class AgentTrainable(Trainable):
         result waits for an evaluation."""
         agent = self.agent
         result = agent.train()
-        with agent.evaluating() as evaluations:
-            while evaluations.last is None and agent.config.evaluation_interval != 0:
-                evaluations.newest(agent.iteration, never)  # once more if the process that plays was lost
-        if (played := evaluations.last) is not None:
+        try:
+            while agent.evaluations.last is None and agent.config.evaluation_interval != 0:
+                agent.evaluations.newest(agent.iteration, never)  # once more if the process that plays was lost
+        except Diverged as error:
+            agent.keep_evidence(error)
+            raise
+        if (played := agent.evaluations.last) is not None:
             result |= {f"evaluation/{name}": x for name, x in played.summary().items()}
         return result
 
@@ -128,7 +132,7 @@ class AgentTrainable(Trainable):
         self.agent = Agent(self.run, settings, out=self.logdir, below=below)
         self.exploits = Exploits(Path(self.logdir))
         self.agent.listen(self.exploits)
-        self.agent.evaluations.plan(goal=None, every_steps=0)  # as `fit` does
+        self.agent.evaluations.plan(in_run=True)  # as `fit` does
 
 
 def go_home() -> None:

@@ -13,11 +13,12 @@ import raypid
 from raypid import checkpoint
 from raypid.changes import differences, first_settings
 from raypid.cli import main
+from raypid.outcome import Outcome
 from raypid.reporting.logger import read_params, read_results
 from raypid.reporting.panel import Quiet
 from raypid.reporting.runs import find_runs, group_by_seed
 from raypid.run.agent import Agent
-from raypid.run.run import Outcome, Run, RunOptions
+from raypid.run.run import Run, RunOptions
 from raypid.run_file import read_run
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}

@@ -19,6 +19,7 @@ from raypid.algorithms.ppo import PPOConfig
 from raypid.config import ConfigError
 from raypid.deploy import evaluate_policy
 from raypid.nn.policy import read_policy_weights
+from raypid.outcome import Outcome
 from raypid.reporting.logger import read_params, read_results
 from raypid.reporting.panel import Quiet
 from raypid.run.agent import Agent
@@ -26,7 +27,7 @@ from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Evaluations
 from raypid.run.folder import check_folder, clear_folder
 from raypid.run.known_keys import check_stop, known_keys
-from raypid.run.run import Outcome, Run, RunOptions
+from raypid.run.run import Run, RunOptions
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 FROZEN = set(
@@ -256,7 +257,7 @@ def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("file", ["run/run.py", "run/best.py", "run/remarks.py", "run/rescue.py"])
+@pytest.mark.parametrize("file", ["run/run.py", "run/best.py", "run/remarks.py"])
 def test_what_drives_a_run_asks_the_agent_and_sets_nothing_of_it(file: str) -> None:
     tree = ast.parse((Path(checkpoint.__file__).parent / file).read_text())
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
