@@ -72,7 +72,7 @@ def from_environment(address: str | None) -> str:
     """Say that the environment has chosen, for a note; "" if it has not."""
     joined = chosen(address)
     if address is None and joined is not None:
-        return f"the Ray cluster is that at {joined}, which {ENVIRONMENT} names; address local (--address local) starts Ray here"
+        return f"the Ray cluster is that at {joined}, which {ENVIRONMENT} names; address='local' starts Ray here"
     return ""
 
 

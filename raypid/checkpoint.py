@@ -233,7 +233,7 @@ def find(path: Path | str) -> Path:
         chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
-            f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as --checkpoint-interval says); found there: "
+            f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as checkpoint_interval says); found there: "
             f"{_found(path)}."
         )
     try:

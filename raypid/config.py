@@ -976,9 +976,9 @@ def gpu_ids(text: str) -> list[str]:
     return ids
 
 
-_NOTHING_ON_RAY = "where nothing runs on Ray, as with num_workers 0: workers were probably meant too, such as num_workers 4 (--num-workers 4)"
-_NO_LOCAL, _ONE_WORKER = "without backend local (--backend)", "with num_workers 1 (--num-workers 1)"
-_KEPT_FROM_RAY = "with backend local, which runs nothing on Ray: leave out backend (--backend local), or this"
+_NOTHING_ON_RAY = "where nothing runs on Ray: workers were probably meant too, such as num_workers=4"
+_NO_LOCAL, _ONE_WORKER = "without backend='local'", "with num_workers=1"
+_KEPT_FROM_RAY = "with backend='local', which runs nothing on Ray: leave out one of them"
 _ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "wait_for_room_s")
 _NOT_TIMED = (
     "in one process, which cannot end an environment that hangs: {} it runs in a worker on Ray, which is replaced"

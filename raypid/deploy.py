@@ -117,7 +117,7 @@ def environment_of(
     if str(spec.env).startswith("__main__:"):
         raise UserError(
             f"This policy was trained in {spec.env}, a class of a script or notebook that cannot be imported here. "
-            "Name an environment that can be: --env module:Name."
+            "Name an environment that can be: env='module:Name'."
         )
     return spec
 

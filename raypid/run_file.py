@@ -152,14 +152,16 @@ def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
         run = next((place for place in path.absolute().parents if (place / "params.json").is_file()), path.parent)
         run = Path(*run.parts[len(Path.cwd().parts) :]) if run.is_relative_to(Path.cwd()) else run
         raise ConfigError(
-            f"{option} takes settings. {what}: {run / 'params.json'} repeats that run, --resume {run} goes on with it, and --init-from {run} "
-            "starts from its weights."
+            f"{option} takes settings. {what}: {run / 'params.json'} repeats that run, resume={str(run)!r} goes on with it, and "
+            f"init_from={str(run)!r} starts from its weights."
         )
     values = read_values(text, option)
     if values.keys() >= {"algorithm", "env", "settings"}:
-        raise ConfigError(f"{path} holds what `raypid tune` has found: --tuned {path} takes it.")
+        raise ConfigError(f"{path} holds what `raypid tune` has found: tuned={str(path)!r} takes it.")
     if values.keys() >= {"format", "trials"}:
-        raise ConfigError(f"{path} is the plan of an experiment: --resume {path.parent} goes on with it.")
+        raise ConfigError(
+            f"{path} is the plan of an experiment: `raypid train --resume {path.parent}` goes on with it."
+        )
     return str(path), values
 
 

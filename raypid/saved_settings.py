@@ -103,7 +103,7 @@ def settings_for(name: str, run: str, env: object) -> dict[str, object]:
         theirs = f"{entry['algorithm']} on {entry['env']}"
         raise UserError(
             f"The settings {name!r} are for {theirs}, not for {run} on {env if isinstance(env, str) else shown(env)}. To try them there, "
-            f"give them yourself: --config {json.dumps(json.dumps(entry['settings']))}."
+            f"give them yourself, as config: {json.dumps(entry['settings'])}."
         )
     return dict(entry["settings"])
 
@@ -125,6 +125,6 @@ def _those_there(name: str) -> str:
     if there := names():
         return did_you_mean(name, there)
     return (
-        " `raypid tune` saves what a search has found, unless the defaults did better, and no search has saved any. `--tuned FOLDER` takes it from "
-        "a search's folder, also where the defaults did better. `--tuned` without a name takes those that come with raypid (`raypid list tuned`)."
+        " `raypid tune` saves what a search has found, unless the defaults did better, and no search has saved any. tuned='FOLDER' takes it from "
+        "a search's folder, also where the defaults did better. tuned=True takes those that come with raypid (`raypid list tuned`)."
     )

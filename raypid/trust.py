@@ -84,8 +84,8 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
         if not trusted:
             raise UntrustedError(
                 f"{folder} names the Ray cluster {text!r}, which could run any code here, and you did not write it. Give an "
-                "address of your own (--address local starts Ray here), --num-workers 0 to do without Ray, or --trust (trust=True) if you "
-                "know where it comes from."
+                "address of your own (address='local' starts Ray here), num_workers=0 to do without Ray, or trust=True if you know where "
+                "it comes from."
             )
         return
     module, attribute = apart(text)
@@ -98,12 +98,16 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
     if trusted or _registered_by_package(module, attribute) or _in_project(folder, module, attribute, places):
         return
     environment = key.replace("-", "_") in ("env", "evaluation_env")
-    own = text if not names_file(text) or places[0].is_file() else f"PATH/TO/{Path(text).name} (where you have it)"
-    named = f"If you know this environment, name it yourself: --{key.replace('_', '-')} {own}. " if environment else ""
+    own = (
+        repr(text)
+        if not names_file(text) or places[0].is_file()
+        else f"'PATH/TO/{Path(text).name}' (where you have it)"
+    )
+    named = f"If you know this environment, name it yourself: {key.replace('-', '_')}={own}. " if environment else ""
     raise UntrustedError(
         f"{folder} names {text!r} ({key}), which would be imported and run. That is neither registered here nor in your project, "
         "and the folder is not signed as yours (it comes from elsewhere or from an earlier version, or was altered). "
-        f"{named}If you trust {'all that the folder names' if named else 'it'}: --trust (trust=True)."
+        f"{named}If you trust {'all that the folder names' if named else 'it'}: trust=True."
     )
 
 

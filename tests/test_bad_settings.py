@@ -101,7 +101,7 @@ def test_what_is_built_is_a_message_or_an_agent(name: str) -> None:
         ("PPO", {"observation_noise": math.inf}, "observation_noise must be a number below 3.4e38, not inf"),
         ("PPO", {"model.log_std_init": math.nan}, "model.log_std_init must be a number"),
         ("Rainbow", {"num_atoms": 10**9}, r"num_atoms must lie in \[1, 10000\]"),
-        ("SAC", {"num_critics": 10**7}, "--num-critics 10000000 needs about .* GiB of memory"),
+        ("SAC", {"num_critics": 10**7}, "num_critics=10000000 needs about .* GiB of memory"),
         (
             "PPO",
             {"num_envs_per_worker": 10**7},

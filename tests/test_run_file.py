@@ -170,7 +170,7 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "run/checkpoints": "run/params.json repeats that",
         "run/result.json": "run/params.json repeats that run",
         "best.json": "--tuned best.json takes it",
-        "plan.json": "--resume . goes on with it",
+        "plan.json": "raypid train --resume .` goes on with it",
         "code.py": "is code, not settings",
         "binary.yaml": "is no text file",
         "https://example.com/x.yaml": "is a web address",

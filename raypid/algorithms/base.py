@@ -155,7 +155,7 @@ class OptimizerConfig:
         if not linear or self.schedule_steps:
             return ""
         return (
-            f"{linear[0]} linear must know where it ends: give a stop at a number of steps (fit(stop=100_000), --stop 100000), or "
+            f"{linear[0]} linear must know where it ends: give a stop at a number of steps (stop=100000), or "
             "schedule_steps."
         )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from raypid import __version__, names
-from raypid.cli.options import HELP_ALL
+from raypid.cli.options import HELP_ALL, with_flags
 from raypid.config import ELSEWHERE, canonical
 from raypid.errors import UserError, one_line, reason, shown
 from raypid.extras import install_hint
@@ -149,6 +149,8 @@ def _command(arguments: Sequence[str]) -> int:
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)
+        if arguments[:1] and arguments[0] in subparsers.choices and not getattr(error, "has_traceback", False):
+            text = with_flags(text, subparsers.choices[arguments[0]])
         print(text if text.startswith("Traceback ") else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows

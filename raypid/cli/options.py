@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -77,10 +78,10 @@ def add_settings(
             about |= {"nargs": "?", "const": "true"}
         text = _described(doc, value if type(settings) is not Config else None, full=full)
         add = partial(group.add_argument, **about)
-        add(_flag(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
+        add(option_of(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
         for other in (other for other, ours in ALIASES.items() if ours == name):
-            within = [_flag(f"model.{other}")] if name.startswith("model.") and other not in OWN_ALIASES else []
-            add(_flag(other), *within, dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
+            within = [option_of(f"model.{other}")] if name.startswith("model.") and other not in OWN_ALIASES else []
+            add(option_of(other), *within, dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
 
 
 def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:
@@ -100,8 +101,31 @@ def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, obj
     return found
 
 
-def _flag(name: str) -> str:
+def option_of(name: str) -> str:
+    """The option of a setting."""
     return f"--{name}".replace("_", "-")
+
+
+def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
+    """Turn the settings in a message, which are written as in Python, into options of a command: num_workers=2 into --num-workers 2.
+
+    Calls such as raypid.train(resume="runs/a") stay as they are.
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        if name is None or option_of(name) not in parser._option_string_actions:
+            return found[0]
+        return option_of(name) if value == "True" else f"{option_of(name)} {shlex.quote(value.strip(QUOTE))}"
+
+    return _SETTINGS.sub(option, message)
+
+
+QUOTE = "'"
+_SETTINGS = re.compile(
+    r"\w\([^()]*\)|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>'[^']*'|\[[^]]*\]|[\w.]*\w)(?=[.,;:)]?(?:\s|$))"
+)
+"""A call, or a setting with its value."""
 
 
 def group_of(cls: type[Config], name: str) -> str:

@@ -18,7 +18,7 @@ from raypid import project, run_file
 from raypid.arguments import declared, declares
 from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
-from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder
+from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder, option_of
 from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.errors import UserError, shown
 from raypid.modules import names_file
@@ -616,9 +616,9 @@ def _experiments(
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
     """The command with the settings that fit, and without --gpu where these leave no GPU."""
-    from raypid.runtime.resources import FLAGS
+    from raypid.runtime.resources import setting_text
 
-    changes = dict(FLAGS.setting(name, value).split(" ", 1) for name, value in fits.items())
+    changes = {option_of(name): setting_text(value) for name, value in fits.items()}
     gone = {*changes, *(["--gpu"] if fits.get("num_gpus") == 0 else [])}
     kept: list[str] = []
     words = iter(argv)

@@ -45,12 +45,12 @@ def _of_ends(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
     if _is_unlimited(episodes) and steps >= FEW_STEPS:
         yield Finding(
             "warning", "episodes", f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit.",
-            f"--time-limit {_round_limit(episodes['unfinished_steps'])} (time_limit=...) cuts them, and evaluations end.",
+            f"time_limit={_round_limit(episodes['unfinished_steps'])} cuts them, and evaluations end.",
         )  # fmt: skip
     elif _is_unlimited(episodes):
         yield Finding(
             "note", "episodes", f"there is no time limit, and none ended within {num_of(steps, 'step')}: too few to say that none does.",
-            "More --seconds show it; --time-limit sets one.",
+            "More seconds show it; time_limit sets one.",
         )  # fmt: skip
     longest, shortest = episodes["length_max"], episodes["length_min"]
     if num > 20 and longest == 1:
@@ -97,13 +97,11 @@ def _of_scale(part: Mapping[str, Any], name: str) -> Iterator[Finding]:
         return
     if part["symbols"]:
         text = f"{name} could be a picture, but holds nothing beyond {part['max']:g}: training takes it for numbers."
-        yield Finding("note", "observation", text, "--model.network cnn (model.network='cnn') makes it a picture.")
+        yield Finding("note", "observation", text, "model.network='cnn' makes it a picture.")
     spread = part["std_max"] / part["std_min"] if part["std_min"] else 1.0
     if spread > UNEVEN and not part["normalized"]:
         text = f"{name} has elements that vary {spread:.0f} times more than others."
-        yield Finding(
-            "note", "observation", text, "--normalize-observations (normalize_observations=True) helps networks."
-        )
+        yield Finding("note", "observation", text, "normalize_observations=True helps networks.")
     if part["size"] > 1 and part["constant_elements"] and part["size"] <= 10_000:
         text = f"{part['constant_elements']:,} of the {part['size']:,} elements of {name} never changed."
         yield Finding("note", "observation", text)
@@ -119,7 +117,7 @@ def _of_rewards(facts: Mapping[str, Any]) -> Iterator[Finding]:
         text = f"it was 0 in all {episodes['steps']:,} steps."
     else:
         return
-    yield Finding("note", "reward", text, "If that is rare, reward steps on the way, or try intrinsic_reward=rnd.")
+    yield Finding("note", "reward", text, "If that is rare, reward steps on the way, or try intrinsic_reward='rnd'.")
 
 
 def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
@@ -130,19 +128,19 @@ def _of_speed(facts: Mapping[str, Any], config: Config) -> Iterator[Finding]:
             "note", "speed",
             f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it "
             f"{best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast.",
-            f"--vectorizer {best['vectorizer']}, or --num-workers {max(2, num_cores())}.",
+            f"vectorizer={best['vectorizer']!r}, or num_workers={max(2, num_cores())}.",
         )  # fmt: skip
     if step and (step["mean_s"] or 0) > SLOW_STEP_S:
         if auto and auto["waits"] and (config.vectorizer in ("auto", "threads", "async")):
             num = MORE_ENVS * auto["num_envs"]
             yield Finding(
                 "note", "speed", f"a step takes {duration(step['mean_s'])}, most of it waiting, which many can do at once.",
-                f"--num-envs-per-worker {num} is up to {MORE_ENVS} times as fast as {auto['num_envs']}.",
+                f"num_envs_per_worker={num} is up to {MORE_ENVS} times as fast as {auto['num_envs']}.",
             )  # fmt: skip
         else:
             yield Finding(
                 "note", "speed", f"a step takes {duration(step['mean_s'])} on average, which bounds training.",
-                f"--num-workers {max(2, num_cores())} steps it on all cores (more on a cluster).",
+                f"num_workers={max(2, num_cores())} steps it on all cores (more on a cluster).",
             )  # fmt: skip
     yield from _of_resets(facts)
     memory = facts.get("memory")

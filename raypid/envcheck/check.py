@@ -170,7 +170,7 @@ def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: floa
     """Say how the process ended, which was not as it should."""
     text, advice_text, where = f"ends its process ({ending.exit_words})", "", ending.where
     if ending.how == "hung":
-        text, advice_text = f"gives no answer within {timeout_s:g} s", "--timeout sets how long it may take."
+        text, advice_text = f"gives no answer within {timeout_s:g} s", "A longer timeout waits for it."
     if ending.call == STEP_AFTER_END:
         report.findings.append(Finding("note", "end", f"{ending.during} {text}; raypid never does that.", where=where))
     elif stage in ("PPO", "SAC"):

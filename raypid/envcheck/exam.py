@@ -199,7 +199,7 @@ class Exam:
             self.find(
                 "note", "constructor",
                 f"its one parameter {name!r} was given a dict with all of env_config, which is empty: so RLlib's environments are made.",
-                f"""If it is a setting of its own: --env-config '{{"{name}": ...}}'.""",
+                f"If it is a setting of its own: env_config={{{name!r}: ...}}.",
             )  # fmt: skip
 
     def spaces(self) -> None:

@@ -301,7 +301,7 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
     if module_name == "__main__" or "<" in attribute:
         raise EnvError(
             f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. "
-            "Give the environment itself: in Python env=..., on the command line --env module:Name."
+            "Give one that can be imported, env='module:Name', or in Python the environment itself."
         )
     module_name = relative(module_name)
     hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""

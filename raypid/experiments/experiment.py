@@ -316,9 +316,7 @@ class _Reader:
         if word_of(run):
             raise self.where.error("run is one algorithm: write an experiment for each.", "run")
         if run is None:
-            raise self.where.error(
-                "Name the algorithm: run: PPO" + (", or --run PPO." if self.flat and self.marked.path else ".")
-            )
+            raise self.where.error("Name the algorithm: run: PPO.")
         from raypid.run.training import algorithm_of
 
         try:
@@ -416,8 +414,7 @@ class _Reader:
         self._lay_over()
         settings, where, above = self.settings, self.where, self.above
         if not settings.get("env"):
-            how = " (or --env CartPole-v1)" if self.flat and self.marked.path else ""
-            raise where.error(f"Name the environment: env: CartPole-v1{how}.")
+            raise where.error("Name the environment: env: CartPole-v1.")
         num_samples, seeds = self._seeds()
         resources = self._resources()
         address = settings.pop("address", None)

@@ -141,7 +141,7 @@ def _check_end(experiment: Experiment) -> None:
     if not experiment.stop:
         raise experiment.where.error(
             f"{experiment.name!r} has no stop criterion, so its first trial would never end: add stop: {{timesteps_total: 100000}} or "
-            "{time_total_s: 60}, or give --stop."
+            "{time_total_s: 60}."
         )
 
 
@@ -270,7 +270,7 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
         return
     no_fit = " (fit shrinks a single run, but no trial)" if config.fit else ""
     here = (
-        f"this machine has {{}}: it would never start. Give it less{no_fit}, or --address of a cluster that has more."
+        f"this machine has {{}}: it would never start. Give it less{no_fit}, or the address of a cluster that has more."
     )
     if given.get("cpu", cpus) > num_cores():
         said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
@@ -451,12 +451,12 @@ def check_new(out: Path, *, overwrite: bool) -> None:
     if empty:
         return
     if not is_experiment(out):
-        raise ConfigError(f"{out} is not empty and holds no experiment: choose another --out.")
+        raise ConfigError(f"{out} is not empty and holds no experiment: choose another folder.")
     begun = (out / STATES).exists() or any(any(folder.iterdir()) for folder in _trial_folders(out))
     if begun and not overwrite:
         raise ConfigError(
-            f"{out} holds an experiment. Resume it (raypid train --resume {shlex.quote(str(out))}), replace it (--overwrite), or choose "
-            "another --out."
+            f"{out} holds an experiment. Resume it (raypid train --resume {shlex.quote(str(out))}), replace it (overwrite=True), or choose "
+            "another folder."
         )
 
 

@@ -273,7 +273,7 @@ def bottleneck(
     name, advice = PARTS[top][0], advice_on(top, info, update_s)
     cpus = number(info, "num_cpus") or os.cpu_count() or 1
     if workers_pay(top, number(info, "num_workers"), cpus, time_s):
-        advice = f"more workers (--num-workers {cpus:g})"
+        advice = f"more workers (num_workers={cpus:g})"
     if waited and top in ("transport", "env"):
         advice = f"{advice}; but {WAITED}"
     return f"{name} {shares[top]:.0%} of the time: {advice}"

@@ -41,7 +41,6 @@ from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
-from raypid.reporting.streams import in_notebook
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.by_hand import rollout_factory
@@ -58,7 +57,7 @@ from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.plan import Plan
-from raypid.runtime.resources import FLAGS, ResourceError, Words, limit_threads, num_cores
+from raypid.runtime.resources import OUR_WORDS, ResourceError, Words, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.saved_settings import settings_for
@@ -316,7 +315,7 @@ def assemble(
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
     config = config.replace({name: value for name, (value, _) in found.adapted.items()})
-    config, backend, planned, notes = place(config, network, _words(program))
+    config, backend, planned, notes = place(config, network, OUR_WORDS if program is None else program.resource_words)
     try:
         inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
         settled, surprises = algorithm.settled(inner, network)
@@ -369,13 +368,6 @@ def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec
         returns=_returns(config),
         networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
     )
-
-
-def _words(program: RunProgram | None) -> Words:
-    """The words in which a ResourceError says what would fit."""
-    if program is not None:
-        return program.resource_words
-    return Words({}) if in_notebook() else FLAGS
 
 
 def _copied(callbacks: Callbacks | None) -> Callbacks | None:
@@ -526,7 +518,7 @@ def _network(
         models = [name for name in NETWORKS.names() if is_model(name)]
         given = "" if c.model.network == "auto" else f", not {c.model.network!r}"
         raise ConfigError(
-            f"{run} trains a whole model: --model_name (model.network) takes {', '.join(models)}, or 'module:Class'{given}. `raypid list models` "
+            f"{run} trains a whole model: model.network takes {', '.join(models)}, or 'module:Class'{given}. `raypid list models` "
             "shows them; raypid.register_model adds one."
         )
     normalize = bool(c.normalize_observations)
@@ -795,8 +787,8 @@ def callbacks_of(entry: object) -> Callbacks | None:
             if module != "__main__":
                 raise
             raise ConfigError(
-                f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, --callbacks "
-                f"module:Name, or go on without, --callbacks none. In Python: raypid.train(resume=..., callbacks={name})."
+                f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, "
+                "callbacks='module:Name', or go on without, callbacks='none'. In Python, give the class or object itself."
             ) from None
     if isinstance(entry, type):
         entry = entry()

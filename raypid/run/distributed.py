@@ -45,8 +45,8 @@ _OURS = {
 class _ActorWords(Words):
     """Where the driver learns, num_learners is 1 here and 0 in the settings."""
 
-    def assigned(self, name: str, value: object) -> str:
-        return Words.assigned(self, name, value or 1 if name == "num_learners" else value)
+    def setting(self, name: str, value: object) -> str:
+        return Words.setting(self, name, value or 1 if name == "num_learners" else value)
 
 
 class DistributedAgent:

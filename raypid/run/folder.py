@@ -69,7 +69,7 @@ def lock_folder(out: Path) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(f"Another run is writing to {out}. Stop it, or choose another --out.") from None
+                raise ConfigError(f"Another run is writing to {out}. Stop it, or choose another folder.") from None
         yield
         with contextlib.suppress(OSError):  # a file took the folder's place, or it is read-only by now
             path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from raypid.phases import phase
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.plan import CPU, GPU, STORE, Node, Plan, all_places, plan, plan_around
-from raypid.runtime.resources import FLAGS, Has, Needs, ResourceError, Value, Words, num_cores, num_gpus, preflight
+from raypid.runtime.resources import OUR_WORDS, Has, Needs, ResourceError, Value, Words, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -41,7 +41,7 @@ _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
 
-def look(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Plan, list[str]]:
+def look(config: ConfigT, network: NetworkSpec, words: Words = OUR_WORDS) -> tuple[ConfigT, Plan, list[str]]:
     """What `place` would go on with: the settings, the plan, and notes of what was changed. Nothing is started or reserved; a cluster is
     joined, and left again. Of one that is full, the plan is for the time when others have ended, and a note says so.
 
@@ -71,7 +71,7 @@ def _joins(config: Config) -> bool:
     return config.on_ray and (chosen(config.address) is not None or (ray is not None and ray.is_initialized()))
 
 
-def place(config: ConfigT, network: NetworkSpec, words: Words = FLAGS) -> tuple[ConfigT, Backend, Plan, list[str]]:
+def place(config: ConfigT, network: NetworkSpec, words: Words = OUR_WORDS) -> tuple[ConfigT, Backend, Plan, list[str]]:
     """Check that a run fits, and only then start Ray where it is needed; or join a cluster, and reserve there what the run takes.
 
     `words` says how messages name settings. Returns the settings that fit, the backend, what goes where, and notes of what was changed.

@@ -971,8 +971,8 @@ class Training(metaclass=_Answering):
             if "address" in given or manifest["config"].get("address") is None:
                 raise
             raise NotJoined(
-                f"{error} That is where this run was: address local (--address local) goes on with Ray on this machine, with fit (--fit) "
-                "too if it is smaller, num_workers 0 (--num-workers 0) without Ray."
+                f"{error} That is where this run was: address='local' goes on with Ray on this machine, with fit=True too if it is "
+                "smaller, num_workers=0 without Ray."
             ) from error
         try:
             with phase("loading", "loading the checkpoint"):

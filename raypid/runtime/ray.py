@@ -285,7 +285,7 @@ class RayBackend:
         address: str | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        without: str = "num_workers=0 (--num-workers 0) trains without Ray.",
+        without: str = "num_workers=0 trains without Ray.",
     ) -> None:
         self._handles: list[RayHandle] = []
         self._session: Session | None = None

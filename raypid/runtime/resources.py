@@ -345,30 +345,20 @@ _TRIES = {"batch_size": 100}
 """How many values of a setting are tried, from the largest that fits downwards, where that must be a multiple of something; of others one."""
 
 
+@dataclass(frozen=True, slots=True)
 class Words:
-    """What a ResourceError calls things. The command line names flags; `names` are those of a Python interface in their place.
+    """What a ResourceError calls things."""
 
-    Args:
-        names: from a setting to its name there, where it has another one. None: flags.
-        worker: what a worker is called.
-    """
-
-    def __init__(self, names: Mapping[str, str] | None = None, worker: str = "worker") -> None:
-        self.names, self.worker = names, worker
-        self.fit = "--fit" if names is None else "fit=True"
+    names: Mapping[str, str] = field(default_factory=dict)
+    """From a setting to its name in a Python interface that has another one."""
+    worker: str = "worker"
 
     def setting(self, name: str, value: object) -> str:
-        """A setting with its value, as a user writes it."""
-        if self.names is None:
-            return f"--{name.replace('_', '-')} {_shown(value)}"
-        return self.assigned(name, value)
-
-    def assigned(self, name: str, value: object) -> str:
-        """A setting with its value, as in Python."""
-        return f"{(self.names or {}).get(name, name)}={_shown(value)}"
+        """A setting with its value, as a user writes it in Python."""
+        return f"{self.names.get(name, name)}={setting_text(value)}"
 
 
-FLAGS = Words()
+OUR_WORDS = Words()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -418,7 +408,7 @@ class Shortage:
 
     def remedy(self, words: Words) -> str:
         """The settings that would fit; "" where none do."""
-        found = [] if self.hopeless else [" ".join(words.setting(k, v) for k, v in self.fits.items())]
+        found = [] if self.hopeless else [" and ".join(words.setting(k, v) for k, v in self.fits.items())]
         if self.keeps and isinstance(self.value, int):
             found.append(
                 f"{words.setting('num_cpus_per_worker', self.keeps)} to keep {_counted(self.value, words.worker)}"
@@ -457,7 +447,7 @@ def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
         fits = f" Nothing fits but smaller observations (images of fewer pixels): of at most {smaller:,.1f} KiB each."
         return f"{reasons}.{fits if smaller else ''}"
     shrinks = not hopeless and all(name in _SHRINK for s in shortages for name in s.fits)
-    return f"{reasons}. What fits: {'; '.join(remedies)}{f'; {words.fit} does it by itself' if shrinks else ''}."
+    return f"{reasons}. What fits: {'; '.join(remedies)}{'; fit=True does it by itself' if shrinks else ''}."
 
 
 def check(needs: Needs, has: Has) -> Shortage | None:
@@ -628,7 +618,7 @@ def _largest(needs: Needs, name: str, amount: Measure, limit: float) -> int:
     return bisect_right(range(1, getattr(needs, name)), limit, key=lambda value: amount(needs.after({name: value})))
 
 
-def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tuple[dict[str, Value], list[str]]:
+def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = OUR_WORDS) -> tuple[dict[str, Value], list[str]]:
     """Settings to change (only with `fit`) and what to tell the user.
 
     Raises:
@@ -644,13 +634,14 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = FLAGS) -> tup
     if shortages and not fit:
         raise ResourceError(_refusal(shortages, words), shortages, needs.changes)
     notes = [
-        f"{s.reason(words)}: going on with {', '.join(words.assigned(name, value) for name, value in s.fits.items())}"
+        f"{s.reason(words)}: going on with {', '.join(words.setting(name, value) for name, value in s.fits.items())}"
         for s in shortages
     ]
     return dict(needs.changes), notes
 
 
-def _shown(value: object) -> str:
+def setting_text(value: object) -> str:
+    """A setting's value, as a user writes it."""
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -659,7 +650,7 @@ def _shown(value: object) -> str:
 def _counted(num: Number, noun: str) -> str:
     """Such as "1 worker" and "2.5 CPUs"."""
     plural = noun.replace("place", "places", 1) if noun.startswith("place") else f"{noun}s"
-    return f"{_shown(num)} {noun if num == 1 else plural}"
+    return f"{setting_text(num)} {noun if num == 1 else plural}"
 
 
 def _gib(num_bytes: float) -> str:

@@ -278,7 +278,7 @@ def test_arguments_as_they_are_given() -> None:
 @pytest.mark.parametrize(
     ("run", "settings", "says"),
     [
-        ("CustomModel", {}, r"CustomModel trains a whole model: --model_name \(model.network\) takes a2c, .*ppo"),
+        ("CustomModel", {}, r"CustomModel trains a whole model: model.network takes a2c, .*ppo"),
         (
             "CustomModel",
             {"model.network": "foreign:NoStep"},

@@ -50,7 +50,7 @@ def test_of_two_runs_at_the_same_moment_one_is_placed_every_time(placed: Callabl
     for both in answers:
         (refused,) = (answer for answer in both if answer != "trains")
         assert refused.startswith("refused 3 workers of 1 CPU need 3 CPUs, the cluster now has 2 (free: "), both
-        assert "What fits: --num-workers 2" in refused
+        assert "What fits: num_workers=2" in refused
 
 
 def test_whole_runs_at_once_one_that_is_killed_and_one_that_waits_for_room(placed: Callable[..., Any]) -> None:
@@ -63,6 +63,6 @@ def test_whole_runs_at_once_one_that_is_killed_and_one_that_waits_for_room(place
     assert refused[1].count("\n") == 1 and "--fit does it by itself" in refused[1]
     stdout, stderr, code = report["seen"]
     assert (code, stderr) == (0, "") and "takes 1 CPU, leaves " in stdout  # the plan of a cluster that nobody else uses
-    assert "Now the cluster is full: " in stdout and "--wait-for-room-s 600 waits until there is room" in stdout
+    assert "Now the cluster is full: " in stdout and "wait_for_room_s=600 waits until there is room" in stdout
     assert report["waited"] and report["free"] >= 3  # what the killed run had, though another one took its part at once
     assert report["end"][2] == 0

@@ -128,7 +128,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         (["train", "--resume", "nowhere"], ["nowhere"]),
         ([*TRAIN, "--num-workers", "3", "--num-cpus", "2"], ["3 workers", "2"]),
         ([*TRAIN, "--num-workers", "2", "--num-cpus-per-worker", "4096"], ["4096"]),
-        ([*TRAIN, "--address", "auto"], ["address has no effect", "num_workers"]),
+        ([*TRAIN, "--address", "auto"], ["address has no effect", "--num-workers 4"]),
         ([*TRAIN, "--num-cpus", "2"], ["num_cpus has no effect"]),
         ([*TRAIN, "--worker-timeout-s", "2"], ["worker_timeout_s has no effect", "--num-workers 1"]),
         ([*TRAIN, "--reward-scale", "0.1"], ["reward_scale has no effect with normalize_rewards", "default, 1.0"]),
@@ -343,4 +343,4 @@ def test_more_than_there_is_starts_no_process(start: Callable[..., Any], tmp_pat
 
 def test_callbacks_of_a_script_are_answered(refused: Callable[..., str]) -> None:
     said = refused(*TRAIN, "--callbacks", "__main__:Mine")
-    assert "of a script or notebook" in said and "--callbacks none" in said and "callbacks=Mine" in said
+    assert "of a script or notebook" in said and "--callbacks none" in said

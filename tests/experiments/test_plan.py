@@ -439,7 +439,7 @@ def test_an_experiments_folder(tmp_path: Path) -> None:
     trials[0].folder.mkdir()
     check_new(out, overwrite=False)  # no trial has begun
     (trials[0].folder / "result.json").write_text("{}")
-    with pytest.raises(UserError, match=r"holds an experiment. Resume it .*--overwrite"):
+    with pytest.raises(UserError, match=r"holds an experiment. Resume it .*overwrite=True"):
         check_new(out, overwrite=False)
     with lock_folder(out), pytest.raises(UserError, match="Another run is writing"):
         check_new(out, overwrite=True)

@@ -142,7 +142,7 @@ def test_bottleneck(shares: dict[str, float], info: dict[str, Any], text: str) -
 @pytest.mark.parametrize(("cpus", "time_s", "pay"), [(4, 60.0, True), (4, 5.0, False), (2, 60.0, False)])
 def test_workers_are_advised_where_they_pay(cpus: int, time_s: float, pay: bool) -> None:
     said = bottleneck({"env": 1.0}, {"num_workers": 0, "num_cpus": cpus}, time_s=time_s)
-    assert ("--num-workers" in said) == pay and said.startswith("environment 100%")
+    assert ("num_workers=" in said) == pay and said.startswith("environment 100%")
 
 
 def test_a_gpu_is_advised_where_an_update_is_long() -> None:

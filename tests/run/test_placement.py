@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from raypid.run.assembly import examine, resolve_settings
 from raypid.run.placement import MOST_ENVS, _fitted, needs_of
 from raypid.runtime.plan import Node
-from raypid.runtime.resources import FLAGS, Has, ResourceError
+from raypid.runtime.resources import OUR_WORDS, Has, ResourceError
 
 GIB = 2**30
 
@@ -37,7 +37,7 @@ def judge(run: str, given: dict[str, Any], has: Has) -> dict[str, object]:
     resolved = resolve_settings(run, given)
     found = examine(run, resolved.config, given=given)
     resolved.settle(found.adapted)
-    config, _ = _fitted(resolved.config, needs_of(resolved.config, found.network), has, FLAGS)
+    config, _ = _fitted(resolved.config, needs_of(resolved.config, found.network), has, OUR_WORDS)
     return config.to_dict()
 
 
@@ -103,11 +103,11 @@ def test_what_is_advised_is_taken(case: str) -> None:
         judge(run, given, has)
     fits = refused.value.fits
     assert set(fits) == names, str(refused.value)
-    assert all(FLAGS.setting(name, value) in str(refused.value) for name, value in fits.items())
+    assert all(OUR_WORDS.setting(name, value) in str(refused.value) for name, value in fits.items())
     judge(run, {**given, **fits}, smaller(has))
     if "batch_size" in names:
         return  # what is learnt is the user's
-    assert "--fit does it by itself" in str(refused.value)
+    assert "fit=True does it by itself" in str(refused.value)
     fitted = judge(run, {**given, "fit": True}, has)
     assert {name: fitted[name] for name in fits} == fits
 

@@ -23,8 +23,8 @@ BILLION = 10**9
     [
         ([*PPO, "--fragment-length", BILLION], ["--fragment-length 1000000000 needs about", "What fits: --fragment-length"]),
         ([*PPO, "--fragment-length", BILLION, "--num-workers", 1], ["--fragment-length 1000000000 needs about"]),
-        ([*PPO, "--model.hidden", "[1000000,1000000]"], ["--model.hidden [1000000,1000000] needs about"]),
-        ([*PPO, "--model.hidden", "[1000000,1000000]", "--num-workers", 1], ["--model.hidden [1000000,1000000] needs"]),
+        ([*PPO, "--model.hidden", "[1000000,1000000]"], ["--model.hidden '[1000000,1000000]' needs about"]),
+        ([*PPO, "--model.hidden", "[1000000,1000000]", "--num-workers", 1], ["--model.hidden '[1000000,1000000]' needs"]),
         ([*PPO, "--num-envs-per-worker", BILLION], ["--num-envs-per-worker 1000000000 needs about"]),
         ([*PPO, "--num-envs-per-worker", BILLION, "--num-workers", 1], ["--num-envs-per-worker 1000000000 needs"]),
         ([*PPO, "--batch-size", BILLION], ["--batch-size 1000000000 needs about"]),

@@ -63,28 +63,28 @@ def test_what_fits_passes() -> None:
         (
             {"num_workers": 9},
             {},
-            ["9 workers of 1 CPU need 9 CPUs, this machine has 4", "--num-workers 4", "--num-cpus-per-worker 0.44"],
+            ["9 workers of 1 CPU need 9 CPUs, this machine has 4", "num_workers=4", "num_cpus_per_worker=0.44"],
             4,
         ),
-        ({"num_workers": 4, "num_learners": 1}, {}, ["--num-workers 3", "--num-cpus-per-worker 0.75"], 3),
+        ({"num_workers": 4, "num_learners": 1}, {}, ["num_workers=3", "num_cpus_per_worker=0.75"], 3),
         (
             {"num_workers": 4, "num_learners": 2},
             {},
-            ["4 workers of 1 CPU and 2 learners need 6 CPUs", "--num-workers 2"],
+            ["4 workers of 1 CPU and 2 learners need 6 CPUs", "num_workers=2"],
             2,
         ),
-        ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["10.0 GiB of memory", "--num-workers 18"], 18),
+        ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["10.0 GiB of memory", "num_workers=18"], 18),
         (
             {"num_workers": 2, "fragment_length": GIB, "frame_bytes": 0},
             {"shared_memory": 150.0 * GIB, "memory": 1000.0 * GIB},
-            ["/dev/shm", "256.0 GiB", "--num-workers 1"],
+            ["/dev/shm", "256.0 GiB", "num_workers=1"],
             1,
         ),
     ],
 )
 def test_too_many_workers(asked: Any, there: Any, words: list[str], fitted: int) -> None:
     text = refusal(needs(**asked), has(**there))
-    assert all(word in text for word in [*words, "--fit"]), text
+    assert all(word in text for word in [*words, "fit=True"]), text
     changes, notes = preflight(needs(**asked), has(**there), fit=True)
     assert changes == {"num_workers": fitted}
     assert f"num_workers={fitted}" in notes[0]
@@ -99,13 +99,13 @@ def test_learners_leave_cpus_to_as_many_workers(cpus: int, learners: int, worker
     assert changes == fitted and len(notes) == 1
     assert notes[0].endswith(", ".join(f"{k}={v}" for k, v in fitted.items()))
     text = refusal(needs(**asked), has(cpus=float(cpus)))
-    assert f"--num-workers {workers}" in text
-    assert (f"--num-learners {learners}" in text) == (learners < 4)
+    assert f"num_workers={workers}" in text
+    assert (f"num_learners={learners}" in text) == (learners < 4)
 
 
 def test_too_many_gpus() -> None:
     text = refusal(needs(num_gpus=2.0), has())
-    assert "--num-gpus 2 needs 2 GPUs, this machine has 1. What fits: --num-gpus 1; --fit" in text
+    assert "num_gpus=2 needs 2 GPUs, this machine has 1. What fits: num_gpus=1; fit=True" in text
     assert preflight(needs(num_gpus=2.0), has(), fit=True)[0] == {"num_gpus": 1.0}
 
 
@@ -113,7 +113,7 @@ def test_the_scarcest_thing_decides() -> None:
     changes, notes = preflight(needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB), fit=True)
     assert changes == {"num_workers": 2, "num_gpus": 1.0}
     assert len(notes) == 3
-    assert "What fits: --num-gpus 1; --num-workers 2; --fit does" in refusal(
+    assert "What fits: num_gpus=1; num_workers=2; fit=True does" in refusal(
         needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB)
     )
 
@@ -135,19 +135,19 @@ def test_what_no_number_of_workers_mends_is_refused_even_with_fit(asked: Any, th
 @pytest.mark.parametrize(
     ("asked", "words", "fits"),
     [
-        ({"fragment_length": 10**9}, ["--fragment-length 1000000000 needs", "/dev/shm"], "fragment_length"),
-        ({"fragment_length": 10**9, "num_workers": 0}, ["--fragment-length 1000000000 needs"], "fragment_length"),
-        ({"num_envs_per_worker": 10**9}, ["--num-envs-per-worker 1000000000 needs"], "num_envs_per_worker"),
-        ({"buffer_size": 10**9}, ["--buffer-size 1000000000 needs", "GiB of memory"], "buffer_size"),
-        ({"batch_size": 10**9}, ["--batch-size 1000000000 needs"], "batch_size"),
-        ({"frame_stack": 10**9, "frame_width": 4}, ["--frame-stack 1000000000 needs"], "frame_stack"),
-        ({"noise_table_size": 10**11}, ["--noise-table-size 100000000000 needs"], "noise_table_size"),
-        ({"population": 10**12}, ["--population 1000000000000 needs"], "population"),
-        ({"fragments_per_update": 10**9}, ["--fragments-per-update 1000000000 needs"], "fragments_per_update"),
-        ({"memory_size": 10**6, "num_gates": 4}, ["--model.memory-size 1000000 needs"], "model.memory_size"),
-        ({"hidden": (10**6, 10**6)}, ["--model.hidden [1000000,1000000] needs about 3,72"], None),
-        ({"channels": (10**6, 10**6)}, ["--model.channels [1000000,1000000] needs"], None),
-        ({"num_replay_shards": 10**4}, ["--num-replay-shards 10000 needs"], "num_replay_shards"),
+        ({"fragment_length": 10**9}, ["fragment_length=1000000000 needs", "/dev/shm"], "fragment_length"),
+        ({"fragment_length": 10**9, "num_workers": 0}, ["fragment_length=1000000000 needs"], "fragment_length"),
+        ({"num_envs_per_worker": 10**9}, ["num_envs_per_worker=1000000000 needs"], "num_envs_per_worker"),
+        ({"buffer_size": 10**9}, ["buffer_size=1000000000 needs", "GiB of memory"], "buffer_size"),
+        ({"batch_size": 10**9}, ["batch_size=1000000000 needs"], "batch_size"),
+        ({"frame_stack": 10**9, "frame_width": 4}, ["frame_stack=1000000000 needs"], "frame_stack"),
+        ({"noise_table_size": 10**11}, ["noise_table_size=100000000000 needs"], "noise_table_size"),
+        ({"population": 10**12}, ["population=1000000000000 needs"], "population"),
+        ({"fragments_per_update": 10**9}, ["fragments_per_update=1000000000 needs"], "fragments_per_update"),
+        ({"memory_size": 10**6, "num_gates": 4}, ["model.memory_size=1000000 needs"], "model.memory_size"),
+        ({"hidden": (10**6, 10**6)}, ["model.hidden=[1000000,1000000] needs about 3,72"], None),
+        ({"channels": (10**6, 10**6)}, ["model.channels=[1000000,1000000] needs"], None),
+        ({"num_replay_shards": 10**4}, ["num_replay_shards=10000 needs"], "num_replay_shards"),
     ],
 )
 def test_the_setting_that_takes_most_is_named_and_the_value_that_fits_does(
@@ -176,7 +176,7 @@ def test_fit_leaves_what_decides_on_learning() -> None:
     changes, notes = preflight(needs(buffer_size=10**9), has(), fit=True)
     assert list(changes) == ["buffer_size"] and "going on with buffer_size=" in notes[0]
     text = refusal(needs(batch_size=10**10), has(), fit=True)
-    assert "What fits: --batch-size" in text and "--fit" not in text
+    assert "What fits: batch_size=" in text and "fit=True" not in text
 
 
 def test_names_of_another_interface() -> None:
@@ -203,13 +203,11 @@ def test_each_worker_needs_a_node() -> None:
     text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
     assert "2 workers of 2 CPUs and 0.1 GiB of memory need 2 places on its nodes, the cluster has 1 " in text
     assert (
-        "(free: a 3 of 3 CPUs, b 1 of 1). What fits: --num-workers 1, or --num-cpus-per-worker 1.5 to keep 2 workers; --fit"
+        "(free: a 3 of 3 CPUs, b 1 of 1). What fits: num_workers=1, or num_cpus_per_worker=1.5 to keep 2 workers; fit=True"
         in text
     )
     text = refusal(needs(num_workers=1, fragment_length=10**9), cluster)
-    assert (
-        "--fragment-length 1000000000 needs about 59.7 GiB of memory on one node, the cluster has 8.0 GiB free" in text
-    )
+    assert "fragment_length=1000000000 needs about 59.7 GiB of memory on one node, the cluster has 8.0 GiB free" in text
     narrow = has(cpus=4.0, memory=GIB, nodes=(node("a", 3.0, 0.25 * GIB), node("b", 1.0)), place="the cluster")
     assert preflight(needs(num_workers=4), narrow, fit=True)[0] == {"num_workers": 3}
     assert preflight(needs(num_workers=3), has(cpus=3.0, memory=0.05 * GIB, nodes=nodes), fit=False) == ({}, [])
@@ -222,15 +220,15 @@ def test_what_sums_hide_is_refused_node_by_node() -> None:
         "1 worker of 2 CPUs and 0.1 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 CPUs, b"
         in text
     )
-    assert "What fits: --num-cpus-per-worker 1 to keep 1 worker." in text
+    assert "What fits: num_cpus_per_worker=1 to keep 1 worker." in text
     gpus = tuple(Node(name, name, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}) for name in "ab")
     two = has(cpus=4.0, gpus=2.0, nodes=gpus, place="the cluster")
     text = refusal(needs(num_workers=1, num_learners=1, num_gpus=2.0), two)
     assert (
-        "--num-learners 1 of 1 CPU, 2 GPUs and 0.4 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 GPUs"
+        "num_learners=1 of 1 CPU, 2 GPUs and 0.4 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 GPUs"
         in text
     )
-    assert "What fits: --num-learners 1 --num-gpus 1; --fit" in text
+    assert "What fits: num_learners=1 and num_gpus=1; fit=True" in text
     assert preflight(needs(num_workers=2, num_learners=2, num_gpus=2.0), two, fit=False) == ({}, [])
     assert preflight(needs(num_workers=1, num_learners=1, num_gpus=2.0), two, fit=True)[0] == {
         "num_learners": 1,
@@ -239,13 +237,13 @@ def test_what_sums_hide_is_refused_node_by_node() -> None:
     driver = has(gpus=0.0, nodes=gpus, place="the cluster")
     text = refusal(needs(num_gpus=1.0), driver)
     assert text.startswith(
-        "--num-gpus 1 needs 1 GPU, this machine, where the driver learns, has 0. What fits: --num-learners 1; --fit"
+        "num_gpus=1 needs 1 GPU, this machine, where the driver learns, has 0. What fits: num_learners=1; fit=True"
     )
     small = has(cpus=8.0, nodes=(node("a", 8.0, GIB), node("b", 8.0, 2 * GIB)), place="the cluster")
     shards = needs(num_replay_shards=2, buffer_size=2**26, frame_bytes=64)
     text = refusal(shards, small)
     assert (
-        "--num-replay-shards 2 of 4.1 GiB of memory needs 2 places on its nodes, the cluster has 0 (free: b 2 of 2 GiB, a 1 of 1)"
+        "num_replay_shards=2 of 4.1 GiB of memory needs 2 places on its nodes, the cluster has 0 (free: b 2 of 2 GiB, a 1 of 1)"
         in text
     )
     fitting = preflight(shards, small, fit=True)[0]
