@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping, Sequence
+
+import gymnasium
 
 from raypid.envs.errors import EnvError
 from raypid.registry import by_name
@@ -53,8 +56,16 @@ def answer(target: object, name: str) -> str:
     for base in cls.__mro__:
         for (package, kind), (what, advice) in _KINDS.items():
             if base.__name__ == kind and f"{base.__module__}.".startswith(f"{package}."):
-                return f"Environment {name!r} is {what} ({cls.__name__}), which raypid cannot train on: it {advice}"
+                return _sentence(name, what, cls, advice)
+    space = getattr(target, "observation_space", None)
+    by_agent = callable(space) or (isinstance(space, (Mapping, Sequence)) and not isinstance(space, gymnasium.Space))
+    if by_agent and (hasattr(target, "possible_agents") or hasattr(target, "agents")):
+        return _sentence(name, "an environment in PettingZoo's or RLlib's form", cls, _MULTI_AGENT)
     return ""
+
+
+def _sentence(name: str, what: str, cls: type, advice: str) -> str:
+    return f"Environment {name!r} is {what} ({cls.__name__}), which raypid cannot train on: it {advice}"
 
 
 def refuse(target: object, name: str) -> None:

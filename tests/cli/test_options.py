@@ -29,8 +29,6 @@ def test_settings_in_a_message_become_options(message: str, said: str) -> None:
 
 
 def test_python_is_told_of_no_option() -> None:
-    with pytest.raises(
-        ResourceError, match=r"What fits: num_workers=\d+; fit=True does it by itself\.$"
-    ) as refused:
+    with pytest.raises(ResourceError, match=r"What fits: num_workers=\d+; fit=True does it by itself\.$") as refused:
         raypid.PPO("CartPole-v1", num_workers=4096)
     assert "--" not in str(refused.value)

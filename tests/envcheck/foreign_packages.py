@@ -27,6 +27,25 @@ class OldGym(_base("gym.core", "Env")):
     pass
 
 
+class ByMethod(_base("mine", "Base")):
+    """Several agents, without a base class that says so."""
+
+    def __init__(self) -> None:
+        self.agents = ["a", "b"]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2)
+
+
+class ByMapping(_base("mine", "Base")):
+    possible_agents = ["a", "b"]
+    observation_space = {"a": spaces.Discrete(2), "b": spaces.Discrete(2)}
+
+
+class ByList(ByMapping):
+    observation_space = [spaces.Discrete(2), spaces.Discrete(2)]
+
+
 def make_parallel() -> Any:
     return Parallel()
 

@@ -152,7 +152,7 @@ def test_much_that_does_little_harm_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("env", "config", "severity", "text"),
     [
-        (broken.Endless, {}, "warning", "none ended within .* no time limit. --time-limit 1000"),
+        (broken.Endless, {}, "warning", "none ended within .* no time limit. time_limit=1000"),
         (broken.NoSeed, {}, "warning", "takes no seed, and there is no seed"),
         (broken.Aliased, {}, "note", "changes after it was returned"),
         (broken.FallsBehind, {}, "note", r"ends its process \(exit code 5\); raypid never does that"),
@@ -215,6 +215,9 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         ("Parallel", "is PettingZoo's parallel environment .* raypid trains one"),
         ("Turns", "is PettingZoo's environment"),
         ("make_parallel", "is PettingZoo's parallel environment"),
+        ("ByMethod", "is an environment in PettingZoo's or RLlib's form .* raypid trains one"),
+        ("ByMapping", "is an environment in PettingZoo's or RLlib's form"),
+        ("ByList", "is an environment in PettingZoo's or RLlib's form"),
         ("Specs", "is dm_env's environment .* shimmy"),
         ("OldGym", "is Gym's environment .* old package gym"),
     ],
