@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 import re
 import shlex
 import sys
@@ -362,10 +363,16 @@ def _register_ale() -> None:
 
 
 def _unknown(name: str) -> EnvError:
-    """Say why a name is not a Gymnasium id: another version, or the nearest names."""
+    """Say why a name is not a Gymnasium id: it is that of a file or of something in one, another version, or the nearest names."""
     module, _, attribute = name.rpartition(".")
-    if module and attribute.isidentifier() and Path(f"{module.replace('.', '/')}.py").is_file():
-        return EnvError(f"Unknown environment {name!r}. Did you mean '{module}:{attribute}'?")
+    files = (f"{dotted.replace('.', '/')}.py" for dotted in (name, module))
+    whole, within = (file if os.path.isfile(file) else "" for file in files)
+    if whole:
+        return EnvError(
+            f"Unknown environment {name!r}. Did you mean {whole!r}, or '{whole}:Name' if it has several environments?"
+        )
+    if within and attribute.isidentifier():
+        return EnvError(f"Unknown environment {name!r}. Did you mean '{within}:{attribute}'?")
     try:
         namespace, base, version = registration.parse_env_id(name)
     except gymnasium.error.Error:

@@ -159,3 +159,21 @@ def test_environments_in_files(
             resolve(f"mine.py{name}")
     else:
         assert resolve(f"mine.py{name}").name.endswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("mine", "'mine.py', or 'mine.py:Name' if it has several"),
+        ("mine.One", "'mine.py:One'"),
+        ("inner/theirs", "'inner/theirs.py', or"),
+        ("inner.theirs", "'inner/theirs.py', or"),
+    ],
+)
+def test_names_of_files_are_answered(name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    for file in ("mine.py", "inner/theirs.py"):
+        (tmp_path / file).write_text(ONE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvError, match=f"Unknown environment '{name}'. Did you mean {meant}"):
+        resolve(name)
