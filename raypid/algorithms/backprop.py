@@ -14,7 +14,7 @@ import numpy as np
 
 from raypid.algorithms.base import FlatWeights, Parameters
 from raypid.algorithms.minibatches import Minibatch, Streams
-from raypid.nn.distributions import ActionDistribution
+from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import Layer, SmallNetwork, initial_mlp
 from raypid.nn.optimizer import Optimizer
@@ -74,7 +74,7 @@ class NumpyNetwork(Parameters, LearningNetwork[Array]):
 
     def __init__(self, spec: NetworkSpec, seed: int) -> None:
         self.spec = spec
-        self.distribution = ActionDistribution(spec.actions)
+        self.distribution = JointDistribution(spec.actions)
         flat = initial_mlp(spec, spec.pipeline.vector_size, np.random.default_rng(seed))
         self.mlp = SmallNetwork(spec, flat)
         Parameters.__init__(self, flat, self.mlp.table)

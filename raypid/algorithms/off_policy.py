@@ -14,7 +14,7 @@ from raypid.algorithms.base import USUAL, Algorithm, Scalar, State, check_size, 
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
 from raypid.names import Named
-from raypid.nn.distributions import ActionDistribution
+from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
 from raypid.types import Collective, Sample, Sequences, Tensor, Tree, Update, tree_leaves
@@ -253,7 +253,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
         self.device = device_for(config)
         self.generator = torch.Generator(self.device).manual_seed(seed % 2**63)
-        self.distribution = ActionDistribution(spec.actions)
+        self.distribution = JointDistribution(spec.actions)
         self.discrete = spec.actions[0].kind == "categorical"
         self.networks: dict[str, FlatParameters] = {}
         self.optimizers: dict[str, FlatAdam] = {}

@@ -15,7 +15,7 @@ from torch import Tensor
 from raypid.algorithms.backprop import Evaluated, LearningNetwork, flat_rows
 from raypid.algorithms.minibatches import COLUMNS, Batch, Minibatch, Streams
 from raypid.config import Config, ConfigError
-from raypid.nn.distributions import ActionDistribution
+from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork, on_device
 from raypid.nn.pipeline import Inputs
@@ -47,7 +47,7 @@ class TorchBackprop(TorchNetwork, LearningNetwork[Tensor]):
 
     def __init__(self, spec: NetworkSpec, seed: int, device: torch.device, compiled: bool) -> None:
         TorchNetwork.__init__(self, spec, seed, str(device))
-        self.distribution = ActionDistribution(spec.actions)
+        self.distribution = JointDistribution(spec.actions)
         if compiled:
             self.module.compile()
         self._other: TorchNetwork | None = None

@@ -72,8 +72,8 @@ class Noise:
         return self._last
 
 
-class Distribution(ABC):
-    """Over the action of one leaf."""
+class ActionDistribution(ABC):
+    """The base of all distributions over the action of one leaf."""
 
     def __init__(self, leaf: ActionLeaf) -> None:
         self.leaf = leaf
@@ -105,7 +105,7 @@ class Distribution(ABC):
     def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT: ...
 
 
-class Categorical(Distribution):
+class Categorical(ActionDistribution):
     """One of n; params are logits."""
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
@@ -146,7 +146,7 @@ class MultiCategorical(Categorical):
         return sum(parts[1:], parts[0])
 
 
-class Bernoulli(Distribution):
+class Bernoulli(ActionDistribution):
     """Independent bits; params are logits."""
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
@@ -167,7 +167,7 @@ class Bernoulli(Distribution):
         return (_softplus(params) - p * params).sum(-1)
 
 
-class DiagGaussian(Distribution):
+class DiagGaussian(ActionDistribution):
     """Independent normals; params are means, log_std is a weight."""
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
@@ -187,7 +187,7 @@ class DiagGaussian(Distribution):
         return params[..., 0] * 0 + (log_std.sum() + 0.5 * (1 + _LOG_2PI) * self.leaf.size)
 
 
-class SquashedGaussian(Distribution):
+class SquashedGaussian(ActionDistribution):
     """tanh of a normal: actions in (-1, 1); params are means and raw log deviations (Haarnoja et al. 2018, appendix C)."""
 
     def _split(self, params: ArrayT) -> tuple[ArrayT, ArrayT]:
@@ -217,7 +217,7 @@ class SquashedGaussian(Distribution):
         return (log_deviation + 0.5 * (1 + _LOG_2PI) + log_slope).sum(-1)
 
 
-class Deterministic(Distribution):
+class Deterministic(ActionDistribution):
     """The network's output itself."""
 
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
@@ -240,7 +240,7 @@ class SquashedDeterministic(Deterministic):
         return array_module(params).tanh(params)
 
 
-_KINDS: dict[str, type[Distribution]] = {
+_KINDS: dict[str, type[ActionDistribution]] = {
     "categorical": Categorical,
     "multi_categorical": MultiCategorical,
     "bernoulli": Bernoulli,
@@ -251,7 +251,7 @@ _KINDS: dict[str, type[Distribution]] = {
 }
 
 
-class ActionDistribution:
+class JointDistribution:
     """The distribution over a whole action: of one leaf, or the product over the leaves of a nested action (joint).
 
     A joint action is {path: canonical leaf}. `mask` [..., A] bool allows choices of the discrete leaves, in their order.
@@ -275,7 +275,7 @@ class ActionDistribution:
             columns.append(xp.where(mask[..., allowed], part, MASKED) if leaf.mask_size else part)
         return columns[0] if len(columns) == 1 else xp.concatenate(columns, -1)
 
-    def _each(self, params: ArrayT, log_std: ArrayT | None) -> list[tuple[Distribution, ArrayT, ArrayT | None]]:
+    def _each(self, params: ArrayT, log_std: ArrayT | None) -> list[tuple[ActionDistribution, ArrayT, ArrayT | None]]:
         if len(self.parts) == 1:
             return [(self.parts[0], params, log_std)]
         scales = [None if log_std is None else log_std[s] for s in self._log_std]

@@ -11,7 +11,11 @@ import numpy as np
 from raypid.config import ModelConfig, nested
 from raypid.extras import need
 from raypid.nn.catalog import action_leaf, build_spec
-from raypid.nn.distributions import ActionDistribution, array_module
+from raypid.nn.distributions import ActionDistribution as ActionDistribution
+from raypid.nn.distributions import Categorical as Categorical
+from raypid.nn.distributions import Deterministic as Deterministic
+from raypid.nn.distributions import DiagGaussian as DiagGaussian
+from raypid.nn.distributions import JointDistribution, array_module
 from raypid.spaces import Space, space_leaves
 from raypid.types import Array, ArrayT, Tree, TreeOf, to_numpy, tree_map
 
@@ -32,7 +36,7 @@ class BoundDistribution(Generic[ArrayT]):
         log_std: [A], where the distribution is a Gaussian: it belongs to the network's weights.
     """
 
-    def __init__(self, distribution: ActionDistribution, params: ArrayT, log_std: ArrayT | None = None) -> None:
+    def __init__(self, distribution: JointDistribution, params: ArrayT, log_std: ArrayT | None = None) -> None:
         self.distribution = distribution
         self.params: ArrayT = params
         self.log_std: ArrayT | None = log_std
@@ -76,7 +80,7 @@ class ModelCatalog:
             ConfigError: a setting that does not exist or does not fit.
         """
         leaves = tuple(action_leaf(leaf, _config(model)) for leaf in space_leaves(action_space, "action"))
-        return partial(BoundDistribution, ActionDistribution(leaves)), sum(leaf.num_params for leaf in leaves)
+        return partial(BoundDistribution, JointDistribution(leaves)), sum(leaf.num_params for leaf in leaves)
 
     @staticmethod
     def get_model(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from raypid.extras import need
-from raypid.nn.distributions import ActionDistribution
+from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, split_state
 from raypid.nn.numpy_mlp import SmallNetwork
@@ -63,7 +63,7 @@ class NetworkPolicy:
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec = spec
         self.pipeline = Pipeline(spec.pipeline)
-        self.distribution = ActionDistribution(spec.actions)
+        self.distribution = JointDistribution(spec.actions)
         self._bounds = {leaf.path: _bounds(leaf) for leaf in spec.actions if leaf.low}
         self.version = -1
         self.exploration: Exploration = {}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import distributions as td
 
-from raypid.nn.distributions import ActionDistribution
+from raypid.nn.distributions import ActionDistribution, JointDistribution
 from raypid.nn.network_spec import ActionLeaf
 
 N = 11
@@ -51,10 +51,16 @@ def reference(kind: str, params: torch.Tensor, log_std: torch.Tensor) -> tuple[A
     return d.log_prob, None
 
 
+def test_all_have_one_base() -> None:
+    assert all(
+        isinstance(part, ActionDistribution) for leaf in LEAVES.values() for part in JointDistribution((leaf,)).parts
+    )
+
+
 @pytest.mark.parametrize("kind", [k for k in LEAVES if k != "deterministic"])
 def test_against_torch_distributions(kind: str) -> None:
     leaf = LEAVES[kind]
-    d = ActionDistribution((leaf,))
+    d = JointDistribution((leaf,))
     params = random_params(leaf)
     action = d.sample(params, LOG_STD, np.random.default_rng(1))
     if kind == "squashed_gaussian":
@@ -78,7 +84,7 @@ def test_against_torch_distributions(kind: str) -> None:
 def test_leading_axes() -> None:
     """A fragment [T, B, P] gives the numbers of its rows."""
     for kind, leaf in LEAVES.items():
-        d, params = ActionDistribution((leaf,)), random_params(leaf)[:10]
+        d, params = JointDistribution((leaf,)), random_params(leaf)[:10]
         action = d.sample(params, LOG_STD, np.random.default_rng(1))
         flat = d.log_prob(params, LOG_STD, action)
         shaped = d.log_prob(params.reshape(5, 2, -1), LOG_STD, action.reshape(5, 2, *action.shape[1:]))
@@ -89,7 +95,7 @@ def test_leading_axes() -> None:
 def frequencies(kind: str, params: Any, num: int = 20_000) -> Any:
     leaf = LEAVES[kind]
     many = np.broadcast_to(np.asarray(params, np.float32), (num, leaf.num_params))
-    return ActionDistribution((leaf,)).sample(many, LOG_STD, np.random.default_rng(0))
+    return JointDistribution((leaf,)).sample(many, LOG_STD, np.random.default_rng(0))
 
 
 def test_categorical_frequencies() -> None:
@@ -136,13 +142,13 @@ def test_squashed_gaussian_integrates_to_one(mean: float, deviation: float) -> N
     raw = np.arctanh((np.log(deviation) + 5) / 3.5 - 1)
     action = np.linspace(-1, 1, 40_001)[1:-1, None]
     params = np.broadcast_to(np.array([mean, raw]), (len(action), 2))
-    density = np.exp(ActionDistribution((leaf,)).log_prob(params, None, action))
+    density = np.exp(JointDistribution((leaf,)).log_prob(params, None, action))
     assert density.sum() * (2 / 40_000) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_squashed_gaussian_entropy_of_small_deviations() -> None:
     leaf = LEAVES["squashed_gaussian"]
-    d = ActionDistribution((leaf,))
+    d = JointDistribution((leaf,))
     raw = np.arctanh((np.log(0.02) + 5) / 3.5 - 1)
     params = np.broadcast_to(np.array([0.3, -0.8, 0.0, raw, raw, raw], np.float32), (20_000, 6))
     drawn = d.sample(params, None, np.random.default_rng(0))
@@ -151,7 +157,7 @@ def test_squashed_gaussian_entropy_of_small_deviations() -> None:
 
 def test_squashed_gaussian_at_the_edge_is_finite() -> None:
     leaf = LEAVES["squashed_gaussian"]
-    d = ActionDistribution((leaf,))
+    d = JointDistribution((leaf,))
     params = torch.full((2, 6), 20.0, requires_grad=True)
     log_prob = d.log_prob(params, None, torch.tensor([[1.0, -1.0, 1.0], [1.0, 1.0, 1.0]]))
     log_prob.sum().backward()
@@ -160,7 +166,7 @@ def test_squashed_gaussian_at_the_edge_is_finite() -> None:
 
 
 def test_modes() -> None:
-    d = {k: ActionDistribution((leaf,)) for k, leaf in LEAVES.items()}
+    d = {k: JointDistribution((leaf,)) for k, leaf in LEAVES.items()}
     assert d["categorical"].mode(np.array([[0.0, 3, 1, 2]])).tolist() == [1]
     multi = np.array([[1.0, 0, 0, 0, 5, 0, 0, 0, 2]])
     assert d["multi_categorical"].mode(multi).tolist() == [[0, 2, 2]]
@@ -175,7 +181,7 @@ def test_modes() -> None:
 @pytest.mark.parametrize("kind", ["categorical", "multi_categorical"])
 def test_masked_choices_are_never_taken(kind: str) -> None:
     leaf = LEAVES[kind]
-    d = ActionDistribution((leaf,))
+    d = JointDistribution((leaf,))
     rng = np.random.default_rng(0)
     params = np.repeat(rng.normal(0, 30, (50, leaf.num_params)).astype(np.float32), 100, 0)
     mask = rng.random((50, leaf.mask_size)) < 0.5
@@ -199,19 +205,19 @@ def test_masked_choices_are_never_taken(kind: str) -> None:
 
 def test_no_mask_leaves_the_parameters() -> None:
     params = random_params(LEAVES["categorical"])
-    assert ActionDistribution((LEAVES["categorical"],)).masked(params, None) is params
+    assert JointDistribution((LEAVES["categorical"],)).masked(params, None) is params
 
 
 def at(leaf: ActionLeaf, path: str) -> ActionLeaf:
     return ActionLeaf(**{**{n: getattr(leaf, n) for n in leaf.__dataclass_fields__}, "path": path})
 
 
-def joint() -> tuple[ActionDistribution, list[tuple[ActionLeaf, Any, Any]]]:
+def joint() -> tuple[JointDistribution, list[tuple[ActionLeaf, Any, Any]]]:
     """Five parts, with two Gaussians that share log_std, and the parameters of each part."""
     kinds = ["gaussian", "categorical", "bernoulli", "gaussian", "multi_categorical"]
     leaves = tuple(at(LEAVES[k], f"p/{i}") for i, k in enumerate(kinds))
     scales = [LOG_STD, None, None, LOG_STD - 1, None]
-    return ActionDistribution(leaves), [(a, random_params(a, i), s) for i, (a, s) in enumerate(zip(leaves, scales))]
+    return JointDistribution(leaves), [(a, random_params(a, i), s) for i, (a, s) in enumerate(zip(leaves, scales))]
 
 
 def test_joint_is_the_product_of_its_parts() -> None:
@@ -220,7 +226,7 @@ def test_joint_is_the_product_of_its_parts() -> None:
     log_std = np.concatenate([LOG_STD, LOG_STD - 1])
     action = d.sample(params, log_std, np.random.default_rng(0))
     assert list(action) == [leaf.path for leaf, _, _ in parts]
-    single = [(ActionDistribution((at(leaf, ""),)), leaf.path, p, s) for leaf, p, s in parts]
+    single = [(JointDistribution((at(leaf, ""),)), leaf.path, p, s) for leaf, p, s in parts]
     log_prob = sum(s.log_prob(p, scale, action[path]) for s, path, p, scale in single)
     entropy = sum(s.entropy(p, scale) for s, path, p, scale in single)
     np.testing.assert_allclose(d.log_prob(params, log_std, action), log_prob, rtol=1e-4, atol=1e-4)

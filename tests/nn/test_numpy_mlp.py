@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
-from raypid.nn.distributions import ActionDistribution
+from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp, orthogonal
@@ -74,7 +74,7 @@ def test_backward_equals_autograd(hidden: Any, kind: str, activation: str, share
     by_entropy = 0.7
 
     params, value = theirs(TorchInputs(Inputs(x, {}), torch.device("cpu")))
-    distribution = ActionDistribution(ours.spec.actions)
+    distribution = JointDistribution(ours.spec.actions)
     log_prob = distribution.log_prob(params, theirs.log_std, torch.from_numpy(action))
     entropy = distribution.entropy(params, theirs.log_std)
     loss = (log_prob * torch.from_numpy(by_log_prob)).sum() + (value * torch.from_numpy(by_value)).sum()

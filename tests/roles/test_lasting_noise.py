@@ -13,7 +13,7 @@ from gymnasium import spaces
 from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
-from raypid.nn.distributions import ActionDistribution, Noise
+from raypid.nn.distributions import JointDistribution, Noise
 from raypid.nn.network_spec import ActionLeaf
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.acting import Episode
@@ -73,7 +73,7 @@ def test_the_shares_may_change_between_steps() -> None:
 
 @pytest.mark.parametrize("kind", ["gaussian", "squashed_gaussian"])
 def test_sampled_actions_are_their_means_and_this_noise(kind: str) -> None:
-    d = ActionDistribution((ActionLeaf(path="", kind=kind, shape=(2,)),))
+    d = JointDistribution((ActionLeaf(path="", kind=kind, shape=(2,)),))
     params = np.tile(np.linspace(-0.3, 0.4, d.parts[0].leaf.num_params, dtype=F), (len(KEPT), 1))
     log_std = np.array([-1.0, -2.0], F)
     d.draw_by(KEPT)
@@ -87,7 +87,7 @@ def test_sampled_actions_are_their_means_and_this_noise(kind: str) -> None:
 
 
 def test_random_actions_last_too_and_stay_uniform() -> None:
-    d = ActionDistribution((ActionLeaf(path="", kind="squashed_gaussian", shape=(1,)),))
+    d = JointDistribution((ActionLeaf(path="", kind="squashed_gaussian", shape=(1,)),))
     rng = np.random.default_rng(0)
     d.draw_by(KEPT)
     u: Any = np.stack([d.uniform(len(KEPT), None, rng) for _ in range(20_000)])[..., 0]
@@ -100,7 +100,7 @@ def test_random_actions_last_too_and_stay_uniform() -> None:
 
 
 def test_perturbed_actions_are_clipped_sums() -> None:
-    d = ActionDistribution((ActionLeaf(path="", kind="deterministic", shape=(2,)),))
+    d = JointDistribution((ActionLeaf(path="", kind="deterministic", shape=(2,)),))
     d.draw_by(KEPT)
     rng, z = np.random.default_rng(0), drawn(KEPT, 40)
     action = np.linspace(-0.9, 0.9, 2 * len(KEPT), dtype=F).reshape(-1, 2)
@@ -114,7 +114,7 @@ def test_perturbed_actions_are_clipped_sums() -> None:
 def test_discrete_actions_are_held_as_often_and_drawn_as_before(kind: str, is_random: bool) -> None:
     more: dict[str, Any] = {"bernoulli": {}, "categorical": {"nvec": (3,)}, "multi_categorical": {"nvec": (3, 2)}}[kind]
     shape = () if kind == "categorical" else (2,)
-    d = ActionDistribution(
+    d = JointDistribution(
         (ActionLeaf(path="", kind=kind, shape=shape, start=(0,) * len(more.get("nvec", ())), **more),)
     )
     (leaf,) = d.parts
@@ -141,7 +141,7 @@ def test_discrete_actions_are_held_as_often_and_drawn_as_before(kind: str, is_ra
 
 def test_a_held_draw_obeys_what_has_changed() -> None:
     """The random numbers are held, not the action: a mask, or other logits, still decide."""
-    d = ActionDistribution((ActionLeaf(path="", kind="categorical", shape=(), nvec=(3,), start=(0,)),))
+    d = JointDistribution((ActionLeaf(path="", kind="categorical", shape=(), nvec=(3,), start=(0,)),))
     d.draw_by(np.full(4, 0.999, F))
     rng = np.random.default_rng(0)
     for step in range(60):
