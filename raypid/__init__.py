@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from raypid.compat import paths
 from raypid.registry import (
     AGENT_METHODS,
     AGENTS,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from raypid.run.train import train as train
 
 __version__ = "0.1.0"
+paths.install()
 
 Entry = TypeVar("Entry", bound="type | str")
 """A class, or "module:Class"."""
@@ -176,7 +178,7 @@ def _missing(name: str, *, imported: bool) -> Exception:
 
     import raypid.names
 
-    run, text = name.upper(), f"module 'raypid' has no attribute {name!r}"
+    text = f"module 'raypid' has no attribute {name!r}"
     trained = name.removesuffix("Trainer")
     told = raypid.names.ATTRIBUTES.get(name, "") or raypid.names.ALGORITHMS.get(
         re.sub("[^a-z0-9]", "", name.lower()), ""
@@ -186,8 +188,6 @@ def _missing(name: str, *, imported: bool) -> Exception:
         told = f'It is {settings.__module__}.{settings.__name__}; settings are keywords too: raypid.{of}("CartPole-v1", lr=0.001).'
     if trained != name and trained in ALGORITHMS:
         told = f"It is raypid.{trained}."
-    if name.islower() and run in ALGORITHMS:  # RLlib has a module for each
-        told = f"The agent is raypid.{run}, its settings raypid.{run}.DEFAULT_CONFIG."
     if (
         not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
     ):  # a module comes next

@@ -29,6 +29,8 @@ FILES = {
         "plain_data.py",
         "marked.py",
         "changes.py",
+        "compat/__init__.py",
+        "compat/paths.py",
         "names.py",
         "modules.py",
         "extras.py",

@@ -198,8 +198,6 @@ def test_a_from_import_keeps_the_answer() -> None:
     """`from package import name` drops what an AttributeError says."""
     with pytest.raises(ImportError, match=r"raypid has no 'run_experiments'. It is raypid.tune.run_experiments"):
         exec("from raypid import run_experiments")
-    with pytest.raises(ImportError, match="raypid has no 'dqn'. The agent is raypid.DQN"):
-        exec("from raypid import dqn")
     with pytest.raises(ImportError, match="cannot import name 'nosuch'"):
         exec("from raypid import nosuch")
 

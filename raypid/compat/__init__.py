@@ -1,0 +1,1 @@
+"""What other programs and earlier versions call things."""
