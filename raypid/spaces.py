@@ -98,6 +98,10 @@ def _walk(space: Space, keys: tuple[Key, ...], role: str) -> Iterator[SpaceLeaf]
                 f"the {role} space{at} is a {type(space).__name__} of the old package gym: take gymnasium.spaces.{type(space).__name__} "
                 "in its place (import gymnasium as gym)."
             )
+        if not isinstance(space, spaces.Space):
+            raise SpaceError(
+                f"the {role} space{at} is {type(space).__name__}, not a gymnasium.Space. Give one, such as env.{role}_space."
+            )
         raise SpaceError(
             f"the {role} space{at} is {type(space).__name__}, which cannot be handled. "
             "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these. "
