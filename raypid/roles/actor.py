@@ -59,11 +59,6 @@ class DistributedWrapper:
 
         They are drawn once per step. The loss assumes that the policy drew whatever action is passed to `step`.
         """
-        if not hasattr(self._rollout, "rows"):
-            raise UserError(
-                "run() stepped before its first trajectory was requested. It must be a generator: use `yield env.rollout()`, "
-                "not `return`."
-            )
         if self._drawn is None:
             self._drawn = self._rollout.state, self._rollout.act().action
         return self._drawn[1]
@@ -72,7 +67,14 @@ class DistributedWrapper:
         """Take canonical actions [B, *].
 
         Returns obs [B, *], reward [B], terminated [B], truncated [B] and {stream: info} of the episodes that ended.
+
+        Raises:
+            UserError: the trajectory has all its rows.
         """
+        if len(self._rollout.rows.steps) == self.num_steps:
+            raise UserError(
+                f"run() went on after num_steps={self.num_steps} steps: there it must `yield env.trajectory()`, or return."
+            )
         drawn = self.act()  # the policy sees every step, even where the program chooses the action
         self._drawn = None
         step = self._rollout.step(
@@ -83,9 +85,7 @@ class DistributedWrapper:
     def trajectory(self) -> Trajectory:
         """The steps since the last trajectory, to be yielded. Rewards and everything else may be changed first."""
         if not self._rollout.rows.steps:
-            raise UserError(
-                "run() called env.trajectory() before any step: call env.step(action) num_steps times first."
-            )
+            raise UserError("run() ends a trajectory before any step: call env.step(action) num_steps times first.")
         self._undo_act()
         self.report, trajectory = self._rollout.finish()
         self._counted.join(self.report)
@@ -112,7 +112,10 @@ class Program(Protocol):
     """In a learner's process: the algorithm with its networks. None elsewhere."""
 
     def run(self, env: DistributedWrapper, actor_idx: int) -> Iterator[Trajectory]:
-        """In an actor: yield trajectories of num_steps rows, forever. After each yield the policy has the newest weights."""
+        """In an actor: yield trajectories of num_steps rows, forever. After each yield the policy has the newest weights.
+
+        If it is no generator, it is called for each trajectory: it takes num_steps steps and returns None, or returns the trajectory.
+        """
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         """In a learner: learn from a batch, the trajectories of several actors side by side."""
@@ -128,11 +131,16 @@ class Actor(Rollout):
 
     def _start_program(self) -> None:
         self.wrapper = DistributedWrapper(self)
-        self.trajectories = self.program.run(self.wrapper, self.worker_index)
-        if not isinstance(self.trajectories, Iterator):
-            raise UserError(
-                f"run() returned {self.trajectories!r}, but it must be a generator. The simplest: `while True: yield env.rollout()`."
-            )
+        self.trajectories = self._program_trajectories()
+
+    def _program_trajectories(self) -> Iterator[object]:
+        """What the program yields, or what it returns at each call."""
+        while True:
+            made: object = self.program.run(self.wrapper, self.worker_index)
+            if isinstance(made, Iterator):
+                yield from made
+                return
+            yield self.wrapper.trajectory() if made is None else made
 
     def start_fragment(self, weights: Weights, exploration: Exploration | None = None) -> None:
         if self._collecting:  # a generator that raised is spent
@@ -146,12 +154,10 @@ class Actor(Rollout):
         trajectory: object = next(self.trajectories, None)
         length = self.spec.fragment_length
         if not isinstance(trajectory, Trajectory):
-            what = "ended" if trajectory is None else f"yielded {trajectory!r:.80}"
+            what = "ended" if trajectory is None else f"gave {trajectory!r:.80}"
             raise UserError(f"run() {what}. It must yield trajectories forever: env.rollout() or env.trajectory().")
         if trajectory.num_rows != length:
-            raise UserError(
-                f"run() yielded {trajectory.num_rows} rows; trajectories must have num_steps={length} rows."
-            )
+            raise UserError(f"run() gave {trajectory.num_rows} rows; trajectories must have num_steps={length} rows.")
         report, self.wrapper._counted = self.wrapper._counted, self.empty_report()
         report.version = trajectory.version
         self._collecting = False

@@ -167,6 +167,7 @@ class DistributedAgent:
         """What actor `actor_idx` does: a generator that yields trajectories of num_steps rows, forever.
 
         A yield puts the trajectory into a storage. It returns once a storage is free, and the policy then has the newest weights.
+        An override may also be a plain function. It is called for each trajectory, takes num_steps steps and returns None.
         """
         while True:
             yield env.rollout()

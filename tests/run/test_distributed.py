@@ -153,9 +153,14 @@ def test_learners_run_side_by_side(ray_session: Any, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (lambda self, env, actor_idx: 3, r"run\(\) returned 3, but it must be a generator"),
+        (lambda self, env, actor_idx: 3, r"run\(\) gave 3\. It must yield trajectories forever"),
+        (lambda self, env, actor_idx: None, r"run\(\) ends a trajectory before any step"),
+        (
+            lambda self, env, actor_idx: [env.step(env.act()) for _ in range(999)],
+            r"run\(\) went on after num_steps=16 steps: there it must `yield env.trajectory\(\)`, or return",
+        ),
         (lambda self, env, actor_idx: iter([]), r"run\(\) ended\. It must yield trajectories forever"),
-        (lambda self, env, actor_idx: iter([7]), r"run\(\) yielded 7\. It must yield"),
+        (lambda self, env, actor_idx: iter([7]), r"run\(\) gave 7\. It must yield"),
         (lambda self, env, actor_idx: (env.trajectory() for _ in range(9)), "before any step"),
         (
             lambda self, env, actor_idx: (env.step(env.act()) and env.trajectory() for _ in range(9)),
@@ -168,6 +173,19 @@ def test_a_run_that_does_not_fit(local: dict[str, Any], program: Any, words: str
     with pytest.raises(UserError, match=words):
         agent.train(100, **QUIET)
     agent.close()
+
+
+def test_a_run_without_yield_is_called_for_each_trajectory(local: dict[str, Any]) -> None:
+    def stepping(self: Any, env: Any, actor_idx: int) -> None:
+        for _ in range(self.num_steps):
+            env.step(env.act())
+
+    trained = []
+    for program in (stepping, lambda self, env, actor_idx: env.rollout(), raypid.DistributedAgent.run):
+        with type("Mine", (raypid.DistributedAgent,), {"run": program})("CartPole-v1", **local) as agent:
+            agent.train(200, **QUIET)
+            trained.append(agent._built().get_weights().flat)
+    assert all(np.array_equal(weights, trained[0]) for weights in trained)
 
 
 def test_each_step_and_episode_of_a_run_counts_once(local: dict[str, Any]) -> None:
@@ -544,7 +562,7 @@ def test_messages_about_resources_have_its_names() -> None:
     words = raypid.DistributedAgent.resource_words
     found = [words.setting(name, value) for name, value in (("num_workers", 3), ("fragment_length", 80), ("seed", 2))]
     assert found == ["num_actors=3", "num_steps=80", "seed=2"]
-    assert (words.worker, words.fit) == ("actor", "fit=True")
+    assert words.worker == "actor"
     assert [words.assigned("num_learners", n) for n in (0, 2)] == ["num_learners=1", "num_learners=2"]
 
 
