@@ -78,11 +78,10 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
         elif name in ("roles", "tune"):
             value = importlib.import_module(f"raypid.{name}")
         elif name in ALGORITHMS:
-            from raypid import agents
-
-            value = getattr(agents, name, None) or type(
-                name, (agents.Agent,), {"algorithm": name, "__module__": "raypid"}
-            )
+            if ALGORITHMS.is_own(name):
+                value = import_string(f"raypid.agents:{name}")
+            else:
+                value = type(name, (__getattr__("Agent"),), {"algorithm": name, "__module__": "raypid"})
         elif run in ALGORITHMS:
             value = __getattr__(run)
         else:

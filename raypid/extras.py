@@ -23,6 +23,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow",),
 }
 """Extra -> the modules that it brings, as they are imported."""
+OWN = ("gymnasium", "matplotlib", "numpy", "rich", "safetensors", "threadpoolctl", "yaml")
+"""The modules that raypid brings without any extra."""
 TORCH_SIZE = "5 GB with CUDA, 1.4 GB for CPU only: docs/install.md"
 """What torch brings along, which pip says only while it downloads."""
 
@@ -48,8 +50,10 @@ def has(extra: str) -> bool:
 
 
 def extra_of(module: str | None) -> str | None:
-    """The extra that brings a module, given by its dotted name; None if none does."""
+    """The extra that brings a module, given by its dotted name; "" if raypid itself brings it, None if nothing does."""
     root = (module or "").partition(".")[0]
+    if root in OWN:
+        return ""
     return next((extra for extra, modules in PACKAGES.items() if root in modules), None)
 
 
@@ -85,9 +89,9 @@ def install_hint(error: BaseException) -> str:
 
 
 def install_command(*extras: str) -> str:
-    """The command that adds extras to the raypid that runs: from the folder, archive or repository that it was installed from, or
+    """The command that installs the raypid that runs, with extras: from the folder, archive or repository that it was installed from, or
     else by its name."""
-    wanted = f"[{','.join(extras)}]"
+    wanted = f"[{','.join(extras)}]" if any(extras) else ""
     source, editable = _source()
     if isinstance(source, Path):
         what = f"{'.' if source == Path.cwd() else source}{wanted}"

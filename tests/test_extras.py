@@ -15,7 +15,7 @@ import pytest
 import raypid
 from raypid import extras
 from raypid.cli import init, main
-from raypid.extras import PACKAGES, MissingPackage, install_command, install_hint, need
+from raypid.extras import OWN, PACKAGES, MissingPackage, install_command, install_hint, need
 
 ROOT = Path(__file__).parent.parent
 SAVED = Path(__file__).parent / "fixtures" / "saved"
@@ -227,6 +227,12 @@ def test_a_missing_module_of_another_name_has_no_hint() -> None:
     assert "[optuna]" in install_hint(ModuleNotFoundError(name="optuna.samplers"))
 
 
+def test_what_raypid_itself_brings_is_named_too() -> None:
+    code = "import sys; sys.modules['gymnasium'] = None; import raypid; raypid.PPO"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.endswith(f"imports gymnasium, which is not installed: {install_command()}\n"), done.stderr
+
+
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -291,6 +297,8 @@ def test_every_extra_is_in_pyproject() -> None:
     tomllib = pytest.importorskip("tomllib", reason="Python 3.11 has it")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     offered = project["optional-dependencies"]
+    own = {re.split("[<>=]", line)[0].replace("pyyaml", "yaml") for line in project["dependencies"]}
+    assert own == {*OWN}
     assert PACKAGES.keys() == offered.keys() - {"all", "dev", "docs"}
     everything = offered["all"][0].removeprefix("raypid[").rstrip("]").split(",")
     assert set(everything) == PACKAGES.keys() - {"jax", "tensorflow"}
