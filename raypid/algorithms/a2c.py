@@ -8,7 +8,6 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, mean
-from raypid.algorithms.module_names import offer_defaults
 from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
 
@@ -70,4 +69,3 @@ class A2C(AdvantageLoss[A2CConfig]):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of A2C with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "A2C")

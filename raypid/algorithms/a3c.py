@@ -7,7 +7,6 @@ from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, State
-from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError
 from raypid.ops.normalizer import merge_moments, zero_moments
 from raypid.types import Gradients, Moments, Trajectory, Weights, to_numpy
@@ -102,4 +101,3 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of A3C with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "A3C")

@@ -131,6 +131,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
             )
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "slopes" in vars(cls):
             _deprecated(f"{cls.__name__}.slopes", "loss_gradient")
             setattr(cls, "loss_gradient", vars(cls)["slopes"])  # noqa: B010

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.overrides import check_overrides
 from raypid.config import Config, ConfigError, unless
 from raypid.errors import UserError, shown
@@ -267,6 +268,10 @@ class Algorithm(ABC, Generic[ConfigT]):
     """Factor by which `scale_lr` has multiplied the learning rates of the user's settings."""
     run_end: int | None = None
     """Environment step at which linear schedules end that lack schedule_steps: the run's stop; None: not known."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        offer_defaults(cls.__module__, cls.__name__)
 
     def __new__(cls, *given: object, **named: object) -> Algorithm[ConfigT]:
         """Refuse what an agent is made from: elsewhere `algorithms.ppo.PPO` is the agent.

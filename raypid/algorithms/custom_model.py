@@ -12,7 +12,6 @@ import numpy as np
 
 from raypid.algorithms.backprop import NumpyOptimizer
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, OptimizerConfig, Parameters
-from raypid.algorithms.module_names import offer_defaults
 from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
@@ -94,4 +93,3 @@ class CustomModel(FollowsGradients[CustomModelConfig]):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of CustomModel with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "CustomModel")

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig, TransitionBatch, one_discrete
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
@@ -223,4 +222,3 @@ class ApeX(DQN):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of DQN with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "DQN")

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, AsynchronousConfig, OptimizerConfig, Parameters
-from raypid.algorithms.module_names import offer_defaults
 from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.population import initial_weights, make_population
@@ -210,4 +209,3 @@ class ARS(ES):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of ES with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "ES")

@@ -13,7 +13,6 @@ from raypid.algorithms.actor_critic import step_metrics
 from raypid.algorithms.backprop import Evaluated
 from raypid.algorithms.base import AsynchronousConfig, State
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Minibatch, Streams
-from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.ppo import CLIPPED_METRICS, ClippedLoss
 from raypid.config import unless
 from raypid.nn.distributions import array_module
@@ -217,4 +216,3 @@ class APPO(ClippedLoss, IMPALA):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of IMPALA with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "IMPALA")

@@ -8,8 +8,11 @@ from raypid.registry import ALGORITHMS, import_string
 
 
 def offer_defaults(module: str, algorithm: str) -> None:
-    """Give a module DEFAULT_CONFIG, a new dict of the algorithm's settings at every look, and its agents (`ppo.PPOAgent` is
-    `raypid.PPOAgent`). Both are made when they are asked for."""
+    """Give the module of one of raypid's algorithms DEFAULT_CONFIG, a new dict of its settings at every look, and its agents
+    (`ppo.PPOAgent` is `raypid.PPOAgent`). Both are made when they are asked for. If a module has several algorithms, the settings are
+    those of the first."""
+    if not ALGORITHMS.is_own(algorithm) or ALGORITHMS.entry(algorithm) != f"{module}:{algorithm}":
+        return
 
     def look_up(name: str) -> object:
         if name == "DEFAULT_CONFIG":
@@ -19,4 +22,4 @@ def offer_defaults(module: str, algorithm: str) -> None:
             return import_string(f"raypid:{name}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
-    vars(sys.modules[module])["__getattr__"] = look_up
+    vars(sys.modules[module]).setdefault("__getattr__", look_up)

@@ -13,7 +13,6 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import USUAL, State, schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient, mean
-from raypid.algorithms.module_names import offer_defaults
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
@@ -247,4 +246,3 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of PPO with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "PPO")

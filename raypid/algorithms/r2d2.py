@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
-from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
 from raypid.names import Named
@@ -244,4 +243,3 @@ def unscaled(x: Tensor) -> Tensor:
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of R2D2 with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "R2D2")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypid.algorithms.base import State
-from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import (
     CriticsConfig,
     PolicyAndCritics,
@@ -169,4 +168,3 @@ class SAC(PolicyAndCritics[SACConfig]):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of SAC with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "SAC")

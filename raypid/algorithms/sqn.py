@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
-from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import TemperatureConfig, TransitionBatch
 from raypid.nn.q_head import q_values
 from raypid.types import Tensor, Weights
@@ -93,4 +92,3 @@ class SQN(DQN):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of SQN with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "SQN")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.off_policy import CriticsConfig, PolicyAndCritics, TransitionBatch, continuous
 from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
@@ -110,4 +109,3 @@ class DDPG(TD3):
 
 DEFAULT_CONFIG: dict[str, object]
 """The settings of TD3 with their defaults, a dict of your own each time."""
-offer_defaults(__name__, "TD3")
