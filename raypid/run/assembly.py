@@ -57,7 +57,7 @@ from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.plan import Plan
-from raypid.runtime.resources import OUR_WORDS, ResourceError, Words, limit_threads, num_cores
+from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.saved_settings import settings_for
@@ -78,8 +78,6 @@ class RunProgram(Program, Protocol):
 
     num_storages: int
     """Most trajectories at a time that are being collected, waiting or being learned from."""
-    resource_words: Words
-    """Names of workers and settings in messages about resources."""
 
 
 @dataclass(slots=True)
@@ -315,7 +313,7 @@ def assemble(
     found = examine(run, config, like, given)
     callbacks, network = found.callbacks, found.network
     config = config.replace({name: value for name, (value, _) in found.adapted.items()})
-    config, backend, planned, notes = place(config, network, OUR_WORDS if program is None else program.resource_words)
+    config, backend, planned, notes = place(config, network)
     try:
         inner = replace(config, callbacks=None)  # for other processes: the user's object may hold open files later on
         settled, surprises = algorithm.settled(inner, network)

@@ -27,7 +27,7 @@ from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import entry_name, new_run_folder, resolve_config
 from raypid.run.run import Run, RunOptions
-from raypid.runtime.resources import Words
+from raypid.runtime.resources import ResourceError
 from raypid.types import Trajectory, Update
 
 _OURS = {
@@ -42,11 +42,19 @@ _OURS = {
 """Settings that have another name here."""
 
 
-class _ActorWords(Words):
-    """Where the driver learns, num_learners is 1 here and 0 in the settings."""
+_IN_MESSAGES = {
+    "num_workers=": "num_actors=",
+    "fragment_length=": "num_steps=",
+    "num_learners=0": "num_learners=1",  # where the driver learns
+    " worker": " actor",
+}
+"""What messages about resources say -> what it is called here."""
 
-    def setting(self, name: str, value: object) -> str:
-        return Words.setting(self, name, value or 1 if name == "num_learners" else value)
+
+def _renamed(message: str) -> str:
+    for theirs, ours in _IN_MESSAGES.items():
+        message = message.replace(theirs, ours)
+    return message
 
 
 class DistributedAgent:
@@ -80,7 +88,6 @@ class DistributedAgent:
     """
 
     algorithm: ClassVar[str] = "IMPALA"
-    resource_words: Words = _ActorWords(_OURS, "actor")
 
     def __init__(
         self,
@@ -312,7 +319,11 @@ class DistributedAgent:
         self.close()
         self._agent = None
         given = self.given | {"th_compile": compiled}
-        agent = Agent(self.algorithm, given, out=out, program=self, like=like, below=self.settings)
+        try:
+            agent = Agent(self.algorithm, given, out=out, program=self, like=like, below=self.settings)
+        except ResourceError as error:
+            raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
+        agent.notes = [_renamed(note) for note in agent.notes]
         self._agent, self._compiled = agent, compiled
         if saved is not None:
             agent.restore(saved)

@@ -23,7 +23,7 @@ from raypid.phases import phase
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.plan import CPU, GPU, STORE, Node, Plan, all_places, plan, plan_around
-from raypid.runtime.resources import OUR_WORDS, Has, Needs, ResourceError, Value, Words, num_cores, num_gpus, preflight
+from raypid.runtime.resources import Has, Needs, ResourceError, Value, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
@@ -41,7 +41,7 @@ _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
 
-def look(config: ConfigT, network: NetworkSpec, words: Words = OUR_WORDS) -> tuple[ConfigT, Plan, list[str]]:
+def look(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str]]:
     """What `place` would go on with: the settings, the plan, and notes of what was changed. Nothing is started or reserved; a cluster is
     joined, and left again. Of one that is full, the plan is for the time when others have ended, and a note says so.
 
@@ -49,17 +49,17 @@ def look(config: ConfigT, network: NetworkSpec, words: Words = OUR_WORDS) -> tup
         ConfigError, ResourceError: as `place`.
     """
     if not _joins(config):
-        config, notes = _fitted(config, needs_of(config, network), _here(config), words)
+        config, notes = _fitted(config, needs_of(config, network), _here(config))
         return config, _plan_here(config, network), notes
     backend = _joined(config)
     try:
         try:
-            config, found, notes = _planned(backend, config, network, words)
+            config, found, notes = _planned(backend, config, network)
         except ResourceError as error:
             if (later := _planned_empty(backend, config, network, error)) is None:
                 raise
             found = later
-            notes = [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error, words)}"]
+            notes = [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error)}"]
         return config, found, [*notes, *found.notes(), *backend.notes]
     finally:
         backend.shutdown()
@@ -71,10 +71,10 @@ def _joins(config: Config) -> bool:
     return config.on_ray and (chosen(config.address) is not None or (ray is not None and ray.is_initialized()))
 
 
-def place(config: ConfigT, network: NetworkSpec, words: Words = OUR_WORDS) -> tuple[ConfigT, Backend, Plan, list[str]]:
+def place(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Backend, Plan, list[str]]:
     """Check that a run fits, and only then start Ray where it is needed; or join a cluster, and reserve there what the run takes.
 
-    `words` says how messages name settings. Returns the settings that fit, the backend, what goes where, and notes of what was changed.
+    Returns the settings that fit, the backend, what goes where, and notes of what was changed.
 
     Raises:
         ConfigError: a number above 2^63, or settings that do not go together once they were made to fit.
@@ -83,11 +83,11 @@ def place(config: ConfigT, network: NetworkSpec, words: Words = OUR_WORDS) -> tu
     if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     if not _joins(config):
-        config, notes = _fitted(config, needs_of(config, network), _here(config), words)
+        config, notes = _fitted(config, needs_of(config, network), _here(config))
         return config, _started(config) if config.on_ray else LocalBackend(), _plan_here(config, network), notes
     backend = _joined(config)
     try:
-        config, found, notes = _reserved(backend, config, network, words)
+        config, found, notes = _reserved(backend, config, network)
     except BaseException:
         backend.shutdown()
         raise
@@ -117,9 +117,7 @@ def _plan_here(config: Config, network: NetworkSpec) -> Plan:
     return plan(needs_of(config, network).roles, [Node("", "this machine", has, has, has_driver=True)])
 
 
-def _reserved(
-    backend: RayBackend, config: ConfigT, network: NetworkSpec, words: Words
-) -> tuple[ConfigT, Plan, list[str]]:
+def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str]]:
     """Plan for what is free, and reserve that. Where somebody else was quicker, plan again.
 
     With wait_for_room_s, what does not fit is asked for all the same and waited for: a cluster that grows on demand sees it.
@@ -130,13 +128,13 @@ def _reserved(
     patient = config if not config.wait_for_room_s else replace(config, fit=False)
     for attempt in range(_ATTEMPTS):
         try:
-            fitting, found, notes = _planned(backend, patient, network, words)
+            fitting, found, notes = _planned(backend, patient, network)
         except ResourceError as error:
             if not patient.wait_for_room_s and _planned_empty(backend, patient, network, error) is not None:
-                raise ResourceError(_hinted(error, words), error.shortages, error.fits) from None
+                raise ResourceError(_hinted(error), error.shortages, error.fits) from None
             if not (patient.wait_for_room_s and error.may_pass and backend.is_shared):
                 raise
-            if waited := _waited(backend, patient, network, error, words):
+            if waited := _waited(backend, patient, network, error):
                 return patient, waited, []
             patient = config.replace({"wait_for_room_s": 0.0})
             continue
@@ -157,18 +155,16 @@ def _planned_empty(backend: RayBackend, config: Config, network: NetworkSpec, er
     return found if found.is_whole else None
 
 
-def _hinted(error: ResourceError, words: Words) -> str:
+def _hinted(error: ResourceError) -> str:
     """What is short, and that a run may wait for it."""
-    return f"{error} {words.setting('wait_for_room_s', 600.0)} waits until there is room."
+    return f"{error} wait_for_room_s=600 waits until there is room."
 
 
-def _waited(
-    backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError, words: Words
-) -> Plan | None:
+def _waited(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Plan | None:
     """Wait until a cluster has room, wherever that is; returns what goes where, or None if there was none in time."""
     roles = needs_of(config, network).roles
     asked = all_places(roles)
-    why = "; ".join(shortage.reason(words) for shortage in error.shortages)
+    why = "; ".join(shortage.reason() for shortage in error.shortages)
     with phase("waiting for room", f"waiting for room, up to {config.wait_for_room_s:g} s: {why}"):
         try:
             backend.reserve(asked, config.wait_for_room_s)
@@ -179,9 +175,7 @@ def _waited(
     return plan_around(roles, backend.nodes(), at[:num], at[num:])
 
 
-def _planned(
-    backend: RayBackend, config: ConfigT, network: NetworkSpec, words: Words
-) -> tuple[ConfigT, Plan, list[str]]:
+def _planned(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str]]:
     """The settings that fit into what is free on a cluster, and the plan for it. Waits a little for what an earlier run is giving back.
 
     Raises:
@@ -190,7 +184,7 @@ def _planned(
     needs, deadline = needs_of(config, network), time.monotonic() + _RELEASE_SECONDS
     while _is_being_freed(needs, nodes := backend.nodes()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus), words)
+    config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus))
     return config, plan(needs_of(config, network).roles, nodes), notes
 
 
@@ -249,14 +243,14 @@ def _cluster(backend: RayBackend, nodes: tuple[Node, ...], most: float | None) -
     )
 
 
-def _fitted(config: ConfigT, needs: Needs, has: Has, words: Words) -> tuple[ConfigT, list[str]]:
+def _fitted(config: ConfigT, needs: Needs, has: Has) -> tuple[ConfigT, list[str]]:
     """The settings that fit, and notes of what was changed.
 
     Raises:
         ConfigError: too many environments.
         ResourceError: see `preflight`.
     """
-    changes, notes = preflight(needs, has, fit=config.fit, words=words)
+    changes, notes = preflight(needs, has, fit=config.fit)
     config = config.replace(changes)
     if config.num_envs_per_worker > MOST_ENVS:  # they may fit, but are built one after another
         raise ConfigError(f"num_envs_per_worker must be at most {MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")

@@ -345,22 +345,6 @@ _TRIES = {"batch_size": 100}
 """How many values of a setting are tried, from the largest that fits downwards, where that must be a multiple of something; of others one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a ResourceError calls things."""
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    """From a setting to its name in a Python interface that has another one."""
-    worker: str = "worker"
-
-    def setting(self, name: str, value: object) -> str:
-        """A setting with its value, as a user writes it in Python."""
-        return f"{self.names.get(name, name)}={setting_text(value)}"
-
-
-OUR_WORDS = Words()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortage:
     """Something that does not fit."""
@@ -391,14 +375,14 @@ class Shortage:
         """Nothing to shrink helps."""
         return not self.fits or self.fits.get("num_workers") == 0
 
-    def reason(self, words: Words) -> str:
+    def reason(self) -> str:
         """What is short, in a clause."""
-        return self._short(words) + (f" ({self.nodes})" if self.nodes else "")
+        return self._short() + (f" ({self.nodes})" if self.nodes else "")
 
-    def _short(self, words: Words) -> str:
-        subject, verb = words.setting(self.setting, self.value), "needs"
+    def _short(self) -> str:
+        subject, verb = assignment(self.setting, self.value), "needs"
         if self.setting == "num_workers" and isinstance(self.value, int):
-            subject = _counted(self.value, words.worker)
+            subject = _counted(self.value, "worker")
             verb = "needs" if self.value == 1 and "learner" not in self.detail else "need"
         if "memory" in self.resource:
             needed, there = _gib(self.needed), f"{_gib(self.available)} free"
@@ -406,13 +390,11 @@ class Shortage:
         needed = _counted(self.needed, self.resource)
         return f"{subject}{self.detail} {verb} {needed}, {self.place} has {self.available:g}"
 
-    def remedy(self, words: Words) -> str:
+    def remedy(self) -> str:
         """The settings that would fit; "" where none do."""
-        found = [] if self.hopeless else [" and ".join(words.setting(k, v) for k, v in self.fits.items())]
+        found = [] if self.hopeless else [" and ".join(assignment(k, v) for k, v in self.fits.items())]
         if self.keeps and isinstance(self.value, int):
-            found.append(
-                f"{words.setting('num_cpus_per_worker', self.keeps)} to keep {_counted(self.value, words.worker)}"
-            )
+            found.append(f"{assignment('num_cpus_per_worker', self.keeps)} to keep {_counted(self.value, 'worker')}")
         return ", or ".join(found)
 
 
@@ -433,16 +415,16 @@ class ResourceError(UserError):
         return bool(self.shortages) and all(short.lacks in (CPU, GPU) for short in self.shortages)
 
 
-def _refusal(shortages: Sequence[Shortage], words: Words) -> str:
+def _refusal(shortages: Sequence[Shortage]) -> str:
     """Why a run does not fit, and what would."""
     first = {shortage.setting: shortage for shortage in reversed(shortages)}
-    reasons = "; ".join(s.reason(words) for s in shortages if s is first[s.setting] or s.resource == "CPU")
+    reasons = "; ".join(s.reason() for s in shortages if s is first[s.setting] or s.resource == "CPU")
     last = {name: shortage for shortage in shortages for name in shortage.fits or [shortage.setting]}
-    remedies = dict.fromkeys(shortage.remedy(words) for shortage in last.values())
+    remedies = dict.fromkeys(shortage.remedy() for shortage in last.values())
     hopeless = [s for s in shortages if s.hopeless]
-    if any(not s.remedy(words) for s in hopeless):
+    if any(not s.remedy() for s in hopeless):
         if any("num_workers" in s.fits for s in hopeless):
-            return f"{reasons}. Nothing fits: not even one {words.worker}."
+            return f"{reasons}. Nothing fits: not even one worker."
         smaller = max(s.smaller for s in hopeless) / 2**10
         fits = f" Nothing fits but smaller observations (images of fewer pixels): of at most {smaller:,.1f} KiB each."
         return f"{reasons}.{fits if smaller else ''}"
@@ -618,7 +600,7 @@ def _largest(needs: Needs, name: str, amount: Measure, limit: float) -> int:
     return bisect_right(range(1, getattr(needs, name)), limit, key=lambda value: amount(needs.after({name: value})))
 
 
-def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = OUR_WORDS) -> tuple[dict[str, Value], list[str]]:
+def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Value], list[str]]:
     """Settings to change (only with `fit`) and what to tell the user.
 
     Raises:
@@ -632,12 +614,17 @@ def preflight(needs: Needs, has: Has, *, fit: bool, words: Words = OUR_WORDS) ->
             break
         needs = needs.after(short.fits)
     if shortages and not fit:
-        raise ResourceError(_refusal(shortages, words), shortages, needs.changes)
+        raise ResourceError(_refusal(shortages), shortages, needs.changes)
     notes = [
-        f"{s.reason(words)}: going on with {', '.join(words.setting(name, value) for name, value in s.fits.items())}"
+        f"{s.reason()}: going on with {', '.join(assignment(name, value) for name, value in s.fits.items())}"
         for s in shortages
     ]
     return dict(needs.changes), notes
+
+
+def assignment(name: str, value: object) -> str:
+    """A setting with its value, as a user writes it in Python."""
+    return f"{name}={setting_text(value)}"
 
 
 def setting_text(value: object) -> str:

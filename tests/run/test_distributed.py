@@ -23,6 +23,7 @@ from raypid.config import ConfigError
 from raypid.envs import EnvError
 from raypid.errors import UserError
 from raypid.run import loops
+from raypid.run.distributed import _renamed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
 from raypid.runtime.supervisor import WorkerGroup
@@ -558,12 +559,17 @@ def test_what_the_preflight_says_is_said_of_actors(ray_session: Any, local: dict
         agent.train(10, **QUIET)
 
 
-def test_messages_about_resources_have_its_names() -> None:
-    words = raypid.DistributedAgent.resource_words
-    found = [words.setting(name, value) for name, value in (("num_workers", 3), ("fragment_length", 80), ("seed", 2))]
-    assert found == ["num_actors=3", "num_steps=80", "seed=2"]
-    assert words.worker == "actor"
-    assert [words.assigned("num_learners", n) for n in (0, 2)] == ["num_learners=1", "num_learners=2"]
+@pytest.mark.parametrize(
+    ("message", "renamed"),
+    [
+        ("9 workers of 1 CPU need 9 CPUs", "9 actors of 1 CPU need 9 CPUs"),
+        ("fragment_length=8 and num_workers=4", "num_steps=8 and num_actors=4"),
+        ("num_learners=0 or num_learners=2", "num_learners=1 or num_learners=2"),
+        ("num_cpus_per_worker=0.4 to keep 9 workers", "num_cpus_per_worker=0.4 to keep 9 actors"),
+    ],
+)
+def test_messages_about_resources_have_its_names(message: str, renamed: str) -> None:
+    assert _renamed(message) == renamed
 
 
 def test_settings_and_plan_are_those_of_the_constructor(local: dict[str, Any]) -> None:

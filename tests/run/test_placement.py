@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from raypid.run.assembly import examine, resolve_settings
 from raypid.run.placement import MOST_ENVS, _fitted, needs_of
 from raypid.runtime.plan import Node
-from raypid.runtime.resources import OUR_WORDS, Has, ResourceError
+from raypid.runtime.resources import Has, ResourceError, assignment
 
 GIB = 2**30
 
@@ -37,7 +37,7 @@ def judge(run: str, given: dict[str, Any], has: Has) -> dict[str, object]:
     resolved = resolve_settings(run, given)
     found = examine(run, resolved.config, given=given)
     resolved.settle(found.adapted)
-    config, _ = _fitted(resolved.config, needs_of(resolved.config, found.network), has, OUR_WORDS)
+    config, _ = _fitted(resolved.config, needs_of(resolved.config, found.network), has)
     return config.to_dict()
 
 
@@ -103,7 +103,7 @@ def test_what_is_advised_is_taken(case: str) -> None:
         judge(run, given, has)
     fits = refused.value.fits
     assert set(fits) == names, str(refused.value)
-    assert all(OUR_WORDS.setting(name, value) in str(refused.value) for name, value in fits.items())
+    assert all(assignment(name, value) in str(refused.value) for name, value in fits.items())
     judge(run, {**given, **fits}, smaller(has))
     if "batch_size" in names:
         return  # what is learnt is the user's

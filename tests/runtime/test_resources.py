@@ -14,7 +14,6 @@ from raypid.runtime.resources import (
     Has,
     Needs,
     ResourceError,
-    Words,
     cgroup_limits,
     num_cores,
     num_gpus,
@@ -177,23 +176,6 @@ def test_fit_leaves_what_decides_on_learning() -> None:
     assert list(changes) == ["buffer_size"] and "going on with buffer_size=" in notes[0]
     text = refusal(needs(batch_size=10**10), has(), fit=True)
     assert "What fits: batch_size=" in text and "fit=True" not in text
-
-
-def test_names_of_another_interface() -> None:
-    ours = Words({"num_workers": "num_actors", "fragment_length": "num_steps"}, worker="actor")
-    with pytest.raises(ResourceError) as error:
-        _preflight(needs(num_workers=9, fragment_length=10**10), has(), fit=False, words=ours)
-    text = str(error.value)
-    assert text.startswith("9 actors of 1 CPU need 9 CPUs, this machine has 4; num_steps=10000000000 needs"), text
-    assert "What fits: num_actors=4; num_steps=" in text  # with 9 actors num_steps would have to be smaller still
-    assert text.endswith("; fit=True does it by itself.")
-    with pytest.raises(
-        ResourceError, match=r"9 actors.* num_actors=4, or num_cpus_per_worker=0.44 to keep 9 actors; fit="
-    ):
-        _preflight(needs(num_workers=9), has(), fit=False, words=ours)
-    assert _preflight(needs(num_workers=9), has(), fit=True, words=ours)[1] == [
-        "9 actors of 1 CPU need 9 CPUs, this machine has 4: going on with num_actors=4"
-    ]
 
 
 def test_each_worker_needs_a_node() -> None:
