@@ -123,7 +123,7 @@ def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
 
 QUOTE = "'"
 _SETTINGS = re.compile(
-    r"\w\([^()]*\)|in Python [a-z_]+=\S+|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>'[^']*'|\[[^]]*\]|[\w.]*\w)(?=[.,;:)]?(?:\s|$))"
+    r"\w\([^()]*\)|in Python [a-z_]+=\S+|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>'[^']*'|\[[^]]*\]|[\w.]*\w)(?=[.,;:)]*(?:\s|$))"
 )
 """A call, or what is said of Python, or a setting with its value."""
 

@@ -55,5 +55,4 @@ class MovedModules:
 
 def install() -> None:
     """Let former paths be imported in this process."""
-    if MovedModules not in sys.meta_path:
-        sys.meta_path.insert(0, MovedModules)
+    sys.meta_path.insert(0, MovedModules)

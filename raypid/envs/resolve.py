@@ -365,14 +365,10 @@ def _register_ale() -> None:
 def _unknown(name: str) -> EnvError:
     """Say why a name is not a Gymnasium id: it is that of a file or of something in one, another version, or the nearest names."""
     module, _, attribute = name.rpartition(".")
-    files = (f"{dotted.replace('.', '/')}.py" for dotted in (name, module))
-    whole, within = (file if os.path.isfile(file) else "" for file in files)
-    if whole:
-        return EnvError(
-            f"Unknown environment {name!r}. Did you mean {whole!r}, or '{whole}:Name' if it has several environments?"
-        )
-    if within and attribute.isidentifier():
-        return EnvError(f"Unknown environment {name!r}. Did you mean '{within}:{attribute}'?")
+    for path, within in ((name, ""), (module, attribute)):
+        if os.path.isfile(file := f"{path.replace('.', '/')}.py"):
+            meant = f"'{file}:{within}'" if within else f"{file!r}, or '{file}:Name' if it has several environments"
+            return EnvError(f"Unknown environment {name!r}. Did you mean {meant}?")
     try:
         namespace, base, version = registration.parse_env_id(name)
     except gymnasium.error.Error:

@@ -115,7 +115,7 @@ class Agent(Training):
                 f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
             )
         if overwrite or not self._is_own(folder):
-            check_folder(folder, resume=False, overwrite=overwrite, python=True)
+            check_folder(folder, resume=False, overwrite=overwrite)
         return folder
 
     def _is_own(self, folder: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +21,8 @@ _RUN_FILES = (
 """What a run writes into its folder, besides its events and its lock."""
 
 
-def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = False) -> None:
+def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     """Check that a run may write to a folder: a folder with another run is not touched unless asked for.
-
-    `python`: name what to do as arguments, not as flags.
 
     Raises:
         ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
@@ -39,11 +36,8 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool, python: bool = Fal
     results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
-        resuming, replacing, other = f"--resume {shlex.quote(str(out))}", "--overwrite", "--out"
-        if python:
-            resuming, replacing, other = f"raypid.train(resume={str(out)!r})", "overwrite=True", "out"
         raise ConfigError(
-            f"{out} holds another run. Resume it ({resuming}), replace it ({replacing}), or choose another {other}."
+            f"{out} holds another run. Resume it (resume={str(out)!r}), replace it (overwrite=True), or choose another folder."
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume." if out.exists() else nothing_at(out))

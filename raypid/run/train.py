@@ -96,7 +96,7 @@ def train(
         if folder is None:
             agent = _new(run, name, file, given, stop, out := out or file.out, tuned or file.tuned, overwrite)
         else:
-            check_folder(folder, resume=True, overwrite=False, python=True)
+            check_folder(folder, resume=True, overwrite=False)
             goes_on, given, below, criteria = continued(folder, file, given, stop, run=name, trust=trust)
             saved, stop = _settled(goes_on, given, below, criteria)
             if (done := left_alone(folder, saved, stop, python=True)) is not None:
@@ -145,7 +145,7 @@ def _new(
         raise ConfigError('Name the algorithm: raypid.train("PPO", "CartPole-v1", stop=100_000).')
     if overwrite and out is None:
         raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
-    check_folder(Path(out or Path("runs", "new")), resume=False, overwrite=overwrite, python=True)
+    check_folder(Path(out or Path("runs", "new")), resume=False, overwrite=overwrite)
     criteria = read_stop(stop)
     if name is None:
         if tuned:
