@@ -192,15 +192,15 @@ def digest(algorithm: str, env: str, settings: dict[str, Any]) -> str:
     """Eight hexadecimal digits that stand for all settings of a run but its seed, with those that the environment decides. Settings that are none,
     or that have the value of versions that did not have them, leave them as they are: a new setting that changes nothing makes no row old."""
     from raypid.changes import as_it_was
-    from raypid.run.assembly import examine, resolve_settings
-    from raypid.run.training import plain
+    from raypid.config import Given
+    from raypid.run.resolve import resolve
+    from raypid.settings.request import RunRequest
 
-    resolved = resolve_settings(algorithm, {**settings, "env": env}, None)
-    resolved.settle(examine(algorithm, resolved.config).adapted)
+    resolved = resolve(RunRequest(run=algorithm, settings=Given({**settings, "env": env})))
     before = as_it_was({"env": env, "num_workers": 0}, algorithm)
     config = {
         name: value
-        for name, value in plain(resolved.config).items()
+        for name, value in resolved.record().items()
         if name != "seed" and value is not None and (name in ("env", "num_workers") or value != before.get(name))
     }
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]

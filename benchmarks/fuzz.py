@@ -636,8 +636,8 @@ class SettingsFiles(Loader):
 
     def _check(self, file: Path) -> Check:
         from raypid.errors import UserError
-        from raypid.run.assembly import resolve_config
         from raypid.run.known_keys import check_stop, known_keys
+        from raypid.run.resolve import resolve_config
         from raypid.run_file import read_values
 
         def check() -> str:

@@ -21,7 +21,8 @@ from raypid.errors import UserError
 from raypid.nn.policy import DeployedPolicy
 from raypid.registry import ALGORITHMS
 from raypid.roles.evaluator import EVALUATION_METRICS
-from raypid.run.training import Training, settings_of
+from raypid.run.calls import settings_of
+from raypid.run.training import Training
 from raypid.stops import WORDS
 
 SETTINGS = {field for name in ALGORITHMS.names() for field in ALGORITHMS.get(name).Config.__dataclass_fields__}

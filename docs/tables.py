@@ -245,8 +245,7 @@ def keys(name: str) -> frozenset[str]:
     for variant in VARIANTS:
         config = algorithm.Config()
         if all(key in config.__dataclass_fields__ for key in variant):
-            for key, value in variant.items():
-                setattr(config, key, value)
+            config = dataclasses.replace(config, **variant)
             try:
                 config.own_checks()
             except ConfigError:

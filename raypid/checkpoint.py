@@ -19,6 +19,7 @@ A folder may come from anybody. What its files name lies within it, and whatever
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import importlib.metadata
@@ -140,15 +141,47 @@ def save_checkpoint(
     return _put_in_place(Path(parent) / name, "manifest.json", state, manifest, extra_writer)
 
 
-def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
-    """Read (state, manifest). Every size and checksum is verified before anything is used.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint of which every size and checksum was verified, once. Its parts are read when they are asked for."""
+
+    path: Path
+    manifest: Manifest
+    _entries: dict[str, Any]
+    """The JSON file, with the structure of the state."""
+
+    def state(self) -> dict[str, Any]:
+        """Read the state.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        return _read_state(self.path, "manifest.json", self._entries)
+
+
+def open_checkpoint(path: Path | str) -> Checkpoint:
+    """Find the checkpoint that `path` stands for (a checkpoint, or the newest one of a run or checkpoints folder), and verify it.
 
     Raises:
-        CheckpointError: missing, truncated, altered, of a newer format, or not a checkpoint.
+        CheckpointError: there is none, or it is damaged; the message then names the newest intact one.
     """
-    state, entries = _read(Path(path), "manifest.json")
+    chosen = _named(Path(path))
+    try:
+        entries = _verify(chosen, "manifest.json")
+        with refusing(f"The checkpoint {chosen}"):
+            caller = {key: value for key, value in entries.items() if key != "state"}
+            return Checkpoint(chosen, _manifest(decode(caller, {}, {})), entries)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} {_hint(chosen)}") from error
+
+
+def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
+    """Read (state, manifest) of the checkpoint in a folder, as `open_checkpoint`."""
+    entries = _verify(Path(path), "manifest.json")
     with refusing(f"The checkpoint {path}"):
-        return state, _manifest(entries)
+        caller = {key: value for key, value in entries.items() if key != "state"}
+        manifest = _manifest(decode(caller, {}, {}))
+    return _read_state(Path(path), "manifest.json", entries), manifest
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -214,12 +247,16 @@ def remove_replay(path: Path) -> None:
 
 
 def find(path: Path | str) -> Path:
-    """Find and verify the checkpoint that `path` stands for: a checkpoint, or the newest one of a run or checkpoints folder.
+    """The folder of the checkpoint that `path` stands for, verified; errors as `open_checkpoint`."""
+    return open_checkpoint(path).path
+
+
+def _named(path: Path) -> Path:
+    """The checkpoint that a path stands for; nothing in it is read.
 
     Raises:
-        CheckpointError: there is none, or it is damaged; the message then names the newest intact one.
+        CheckpointError: there is none.
     """
-    path = Path(path)
     is_named = _NAME.fullmatch(path.name) is not None and _current(path).is_dir()
     is_named = is_named and not list_checkpoints(path)  # Ray Tune's folders have names of this kind
     chosen: Path | None = path
@@ -236,10 +273,6 @@ def find(path: Path | str) -> Path:
             f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as checkpoint_interval says); found there: "
             f"{_found(path)}."
         )
-    try:
-        _verify(chosen, "manifest.json")
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} {_hint(chosen)}") from error
     return chosen
 
 
@@ -393,19 +426,26 @@ def _current(path: Path) -> Path:
 
 def _read(path: Path, index: str) -> tuple[dict[str, Any], Any]:
     """Read (state, entries of the JSON file), verified."""
+    entries = _verify(path, index)
+    state = _read_state(path, index, entries)
+    with refusing(f"The {_KIND[index]} {path}"):
+        return state, decode({key: value for key, value in entries.items() if key != "state"}, {}, {})
+
+
+def _read_state(path: Path, index: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the state that the `entries` of a verified JSON file describe."""
     from safetensors.numpy import load_file
 
     folder, stem = _current(path), _STEM[index]
-    entries = _verify(path, index)
     with refusing(f"The {_KIND[index]} {path}"):
         tensors = f"{stem}.safetensors"
         arrays: dict[str, Array] = load_file(folder / tensors) if tensors in entries["files"] else {}
         matches = [match for name in entries["files"] if (match := re.fullmatch(rf"{stem}/(\d{{1,9}})\.npy", name))]
         others = {int(match[1]): read_npy(folder / match[0]) for match in matches}
-        state = decode(entries.pop("state"), arrays, others)
+        state = decode(entries["state"], arrays, others)
         if not isinstance(state, dict):
             raise ValueError(f"the state in {index} is not a mapping")
-        return state, decode(entries, {}, {})
+        return state
 
 
 def _manifest(entries: Any) -> Manifest:

@@ -81,7 +81,7 @@ class Settings:
                 value = None
             else:
                 value = coerce(key, value, hints[key], hints)
-            setattr(changed, key, value)
+            object.__setattr__(changed, key, value)
         workers, learners = getattr(changed, "num_workers", 0), getattr(changed, "num_learners", 0)
         if told := next(filter(None, (means_else(key, hints, workers, learners) for key in values)), ""):
             raise ConfigError(told)
@@ -112,6 +112,8 @@ class Settings:
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dataclass_fields__:  # a setting by another name would have no effect
             raise _missing(self, name)
+        if is_set(self, name):
+            raise AttributeError(f"Settings do not change: take a copy, config.replace({{{name!r}: ...}}).", name=name)
         object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, object]:
@@ -123,6 +125,15 @@ class Settings:
                 value = value.to_dict()
             plain[f.name] = list(value) if isinstance(value, tuple) else copy.copy(value)
         return plain
+
+
+def is_set(settings: Settings, name: str) -> bool:
+    """Whether a field has a value: it is given one once, by the constructor."""
+    try:
+        object.__getattribute__(settings, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> None:

@@ -6,9 +6,10 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from raypid.errors import UserError
 from raypid.neighbours import near
@@ -61,6 +62,24 @@ def name_of(entry: object) -> str:
     module = str(getattr(entry, "__module__", ""))
     qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
     return f"{imported_files.get(module, module)}:{qualname}"
+
+
+def entry_name(entry: object) -> str:
+    """A class, function or object as "module:name"; a string as it is."""
+    return entry if isinstance(entry, str) else name_of(entry)
+
+
+def to_json(value: object) -> Any:
+    """A value as JSON has it; classes and functions become "module:name"."""
+    if isinstance(value, Mapping):
+        return {str(key): to_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(part) for part in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if hasattr(value, "tolist"):  # NumPy
+        return to_json(value.tolist())
+    return str(value) if isinstance(value, Path) else entry_name(value)
 
 
 def import_named(name: str) -> ModuleType:

@@ -10,19 +10,20 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from raypid.changes import changes_of, described, first_settings
-from raypid.config import Config, ConfigError, Given, canonical, is_none, overlay, parse_value, type_hints
+from raypid.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
 from raypid.errors import shown
 from raypid.marked import check_file, read_marked
 from raypid.names import answer
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
 from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
+from raypid.settings.request import RunRequest, join
 from raypid.stops import read_stop
 from raypid.trust import check_names
 
@@ -54,28 +55,7 @@ _SAVED_BESIDE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunFile:
-    """What one file, or several on top of each other, say of a run."""
-
-    run: str | None = None
-    """The algorithm; None: nothing is said."""
-    settings: Given = field(default_factory=lambda: Given({}))
-    recorded: Given = field(default_factory=lambda: Given({}))
-    """Settings from a run's params.json: all that it had, so that some may be without effect. They lie below `settings`."""
-    recorded_run: str | None = None
-    """The algorithm that had these."""
-    stop: Mapping[str, object] | None = None
-    tuned: bool | str = False
-    out: Path | None = None
-    options: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    """What a user should know of the file: changes that are not repeated, keys that are left out."""
-    is_begun: bool = False
-    """Whether `recorded` is of a run that begins anew in its own folder (`raypid.run.saved.begun_run`)."""
-
-
-def read_run(text: str | Path, *, option: str = "--config") -> RunFile:
+def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
     """Read what a file, or JSON text, says of one run.
 
     Args:
@@ -168,7 +148,7 @@ def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
 # -- files that people write ---------------------------------------------------------------------------------------
 
 
-def _written(where: str, values: Mapping[str, object], option: str) -> RunFile:
+def _written(where: str, values: Mapping[str, object], option: str) -> RunRequest:
     """Take apart what somebody has written."""
     at, use = where or option, f"use -f {where or 'FILE'}"
     check_layout(at, values)
@@ -192,7 +172,8 @@ def _written(where: str, values: Mapping[str, object], option: str) -> RunFile:
             raise ConfigError(f"{at}: config takes a mapping of settings such as {{lr: 0.001}}, not {shown(inner)}.")
         settings = _joined(at, settings, inner)
     _check_single(at, use, settings, words.get("run"))
-    return RunFile(settings=Given(settings, "file" if where else "flag", at), **_checked(at, words))
+    found = RunRequest(settings=Given(settings, "file" if where else "flag", at), **_checked(at, words))
+    return found.from_source("file", at)
 
 
 def _says_nothing(word: str, value: object) -> bool:
@@ -256,7 +237,7 @@ def _mappings(value: object) -> Iterator[Mapping[object, object]]:
 
 
 def _checked(at: str, words: Mapping[str, Any]) -> dict[str, Any]:
-    """The words beside the settings, as fields of a RunFile."""
+    """The words beside the settings, as fields of a RunRequest."""
     run, stop, tuned, out = (words.get(word) for word in ("run", "stop", "tuned", "out"))
     for word, value, kind, example in (
         ("run", run, str, "the name of an algorithm such as PPO"),
@@ -288,7 +269,7 @@ def _stop_in(at: str, stop: object) -> dict[str, object]:
 # -- params.json ---------------------------------------------------------------------------------------------------
 
 
-def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
+def _recorded(where: str, params: Mapping[str, object]) -> RunRequest:
     """Take a run's params.json apart."""
     first = first_settings(params)
     first.pop(SIGNATURE, None)
@@ -300,7 +281,8 @@ def _recorded(where: str, params: Mapping[str, object]) -> RunFile:
         stop = {"timesteps_total": steps}
         notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     checked = _checked(where, {"run": run, "stop": stop, **options})
-    return RunFile(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
+    found = RunRequest(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
+    return found.from_source("file", where)
 
 
 def steps_reached(folder: Path) -> int:
@@ -318,19 +300,6 @@ _TAIL = 1 << 16
 """Bytes that hold the last line of a result.json."""
 
 
-def notes_of(file: RunFile, given: Mapping[str, object], stop: object) -> list[str]:
-    """The notes on a file, for a run with these settings over it and this end."""
-    notes = list(file.notes)
-    interval = overlay(file.recorded, given).get("evaluation_interval")
-    ends = isinstance(stop, Mapping) and any(str(key).startswith("evaluation/") for key in stop)
-    if file.recorded and not file.is_begun and ends and is_none(interval):
-        notes.append(
-            "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
-            "would not."
-        )
-    return notes
-
-
 def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:
     """Say which changes of a run are not made again."""
     said = [described(change) for change in changes_of(params) if change["key"] != "stop"]
@@ -342,27 +311,7 @@ def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:
 # -- for a run -----------------------------------------------------------------------------------------------------
 
 
-def joined(files: Sequence[RunFile]) -> RunFile:
-    """What several say together: the later one wins."""
-    whole = RunFile()
-    for one in files:
-        whole = replace(
-            whole,
-            run=one.run or whole.run,
-            settings=overlay({} if one.recorded else whole.settings, one.settings),
-            recorded=overlay(overlay(whole.recorded, whole.settings), one.recorded) if one.recorded else whole.recorded,
-            recorded_run=one.recorded_run or whole.recorded_run,
-            stop=whole.stop if one.stop is None else one.stop,
-            tuned=one.tuned or whole.tuned,
-            out=one.out or whole.out,
-            options={**whole.options, **one.options},
-            notes=(*whole.notes, *one.notes),
-            is_begun=one.is_begun or whole.is_begun,
-        )
-    return whole
-
-
-def for_algorithm(file: RunFile, name: str) -> RunFile:
+def for_algorithm(file: RunRequest, name: str) -> RunRequest:
     """The same for the algorithm that will run. Of a record of another one only what differed from its defaults is taken over, and what
     `name` lacks is left out; the notes name it. So are settings that this version does not have."""
     cls: type[Config] = ALGORITHMS.get(name).Config
@@ -408,22 +357,25 @@ def _listed(values: Mapping[str, object], keys: Sequence[str]) -> str:
     return ", ".join(f"{key} ({shown(values[key])})" for key in keys)
 
 
-def read_for(name: str | None, text: str | Path, *, trust: bool, given: Mapping[str, object]) -> tuple[str, RunFile]:
-    """Read what a file says of one run, for Python: the algorithm (`name`, or else the file's), and what it says for that.
+def read_runs(
+    texts: Sequence[str | Path], run: str | None, *, trust: bool, given: Mapping[str, object], option: str = "--config"
+) -> RunRequest:
+    """Read what files or JSON texts say together of one run, the last above the others, for the algorithm `run`, or else the one that they name.
 
     Args:
         given: settings that will lie above it.
 
     Raises:
-        ConfigError: as `read_run`, or the file names no algorithm and `name` is None.
+        ConfigError: as `read_run`.
         UntrustedError: see `check_trust`.
     """
-    file = read_run(text, option="config")
-    check_trust(text, trust=trust, given={**given, **({} if name is None else {"algorithm": name})})
-    run = name or file.run
-    if run is None:
-        raise ConfigError(f"{text} names no algorithm: give one, or add run: PPO to the file.")
-    return run, for_algorithm(file, run)
+    files = [read_run(text, option=option) for text in texts]
+    for text, file in zip(texts, files, strict=True):
+        named = {"algorithm": run} if run is not None and run != file.run else {}
+        check_trust(text, trust=trust, given={**given, **named})
+    whole = join(*files)
+    name = run or whole.run
+    return whole if name is None else for_algorithm(whole, name)
 
 
 def _has(cls: type[Config], key: str) -> bool:

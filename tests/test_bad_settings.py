@@ -14,7 +14,7 @@ from raypid.config import Config, ModelConfig
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
 from raypid.run.agent import Agent
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 
 NAMES = [name for name in ALGORITHMS.names() if ALGORITHMS.is_own(name)]
 VALUES: list[Any] = [

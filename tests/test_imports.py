@@ -38,7 +38,7 @@ FILES = {
         "neighbours.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
-    "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py"],
+    "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py", "settings/*"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],

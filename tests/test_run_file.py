@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 import raypid
 from raypid.cli import main
-from raypid.config import ConfigError
+from raypid.config import ConfigError, Given
 from raypid.experiments.variants import WORDS
-from raypid.run_file import VARIES, notes_of, read_run
+from raypid.run.resolve import settle
+from raypid.run_file import VARIES, read_run
 from raypid.trust import UntrustedError
 
 SAVED = Path(__file__).parent / "fixtures" / "saved"
@@ -267,11 +269,10 @@ def test_a_run_without_a_stop_is_repeated_as_far_as_it_went(tmp_path: Path) -> N
             "128" in n for n in found.notes
         ) == bool(steps)
     (tmp_path / "params.json").write_text(json.dumps({**params, "stop": {"evaluation/episode_reward_mean": 9}}))
-    found = read_run(tmp_path / "params.json")
-    assert "Evaluations go by the clock" in notes_of(found, {}, found.stop)[0]
-    assert not notes_of(found, {"evaluation_interval": 2}, found.stop) and not notes_of(
-        found, {}, {"timesteps_total": 9}
-    )
+    found = replace(read_run(tmp_path / "params.json"), is_whole=True)
+    assert "Evaluations go by the clock" in settle(found).notes[0]
+    assert not settle(replace(found, settings=Given({"evaluation_interval": 2}))).notes
+    assert not settle(replace(found, stop={"timesteps_total": 9})).notes
 
 
 def test_a_wrong_setting_in_a_file_is_named_with_its_line(shell: Shell) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -67,7 +67,7 @@ class ActorCriticConfig(OptimizerConfig, Config):
             kind = intrinsic_class(self.intrinsic_reward)
             if self.num_learners > 1 and not kind.several_learners:
                 raise ConfigError(
-                    f"{kind.__name__} learns in one place: num_learners is 0 or 1, not {self.num_learners}."
+                    f"{kind.__name__} does not support several learners: num_learners must be 0 or 1, got {self.num_learners}."
                 )
         if self.th_compile and self.kernel == "numpy":
             raise ConfigError("kernel numpy has nothing to compile: set th_compile to false, or kernel to torch.")
@@ -148,12 +148,19 @@ class ActorCritic(Algorithm[ActorCriticT]):
         return needed or ("" if kernel_for(cls, config, spec)[0] == "numpy" else why_torch(cls, config, spec))
 
     @classmethod
-    def settled(cls, config: ActorCriticT, spec: NetworkSpec) -> tuple[ActorCriticT, list[str]]:
-        kernel, note = kernel_for(cls, config, spec)
-        # learners and workers need not know the names that are registered here
+    def for_spaces(cls, config: ActorCriticT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
+        if config.kernel != "auto":
+            return {}
+        return {"kernel": (kernel_for(cls, config, spec)[0], "the faster for this network")}
+
+    @classmethod
+    def surprise(cls, config: ActorCriticT, spec: NetworkSpec) -> str:
+        return kernel_for(cls, config, spec)[1]
+
+    @classmethod
+    def portable(cls, config: ActorCriticT) -> ActorCriticT:
         entry = config.intrinsic_reward
-        intrinsic = None if entry is None else intrinsic_class(entry)
-        return config.replace({"kernel": kernel, "intrinsic_reward": intrinsic}), [note] if note else []
+        return replace(super().portable(config), intrinsic_reward=None if entry is None else intrinsic_class(entry))
 
     def meet(self, collective: Collective) -> None:
         super().meet(collective)

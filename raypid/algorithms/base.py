@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -208,6 +208,9 @@ State: TypeAlias = dict[str, Any]
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
+A = TypeVar("A", bound="Algorithm[Any]")
+
+
 class Algorithm(ABC, Generic[ConfigT]):
     """Base class of all algorithms: the learner's side, without Ray, files or environments.
 
@@ -311,9 +314,21 @@ class Algorithm(ABC, Generic[ConfigT]):
         return {}
 
     @classmethod
-    def settled(cls, config: ConfigT, spec: NetworkSpec) -> tuple[ConfigT, list[str]]:
-        """Replace `auto` in the settings by the actual choice; returns the settings and notes for the user. Called once, in the driver."""
-        return config, []
+    def make(cls: type[A], config: ConfigT, spec: NetworkSpec, seed: int) -> A:
+        """Build the algorithm from settings of which some are open. A run resolves them before, and the constructor chooses nothing."""
+        return cls(
+            config.replace({name: value for name, (value, _) in cls.for_spaces(config, spec).items()}), spec, seed
+        )
+
+    @classmethod
+    def surprise(cls, config: ConfigT, spec: NetworkSpec) -> str:
+        """Return a note for the user on what `for_spaces` chooses and may not be expected; "" for none."""
+        return ""
+
+    @classmethod
+    def portable(cls, config: ConfigT) -> ConfigT:
+        """Return the settings for other processes, which need not know the names that are registered here."""
+        return replace(config, callbacks=None)  # the user's object may hold open files later on
 
     @classmethod
     def update_size(cls, config: ConfigT) -> int:

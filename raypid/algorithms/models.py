@@ -44,7 +44,7 @@ class ActorCriticModel:
         own = {setting: getattr(args, name) for name, setting in self.own_settings.items()}
         config = self.algorithm_class.Config().replace({**own, "gamma": args.gamma, "batch_size": args.batch_size})
         spec = build_spec(args.observation_space, args.action_space, ModelConfig(hidden=tuple(args.hidden)))
-        self.algorithm = self.algorithm_class(config, spec, args.seed)
+        self.algorithm = self.algorithm_class.make(config, spec, args.seed)
         self.num_epochs = getattr(self.algorithm.config, "num_epochs", 1)
         self.policy: NetworkPolicy = make_policy(spec, args.seed)
         self.policy.load(self.algorithm.weights())

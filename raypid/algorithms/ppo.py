@@ -161,7 +161,6 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
     shown_metrics = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "explained_variance")
 
     def __init__(self, config: PPOConfig, spec: NetworkSpec, seed: int) -> None:
-        config = config.replace({name: value for name, (value, _) in self.for_spaces(config, spec).items()})
         super().__init__(config, spec, seed)
         assert config.num_epochs is not None and config.clip is not None
         self.num_epochs = config.num_epochs
@@ -197,7 +196,8 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
             "num_epochs": (num_epochs, f"for {actions} actions"),
             "desired_kl": (desired_kl, scale),
         }
-        return {name: choice for name, choice in chosen.items() if attrgetter(name)(config) is None}
+        is_open = {name: choice for name, choice in chosen.items() if attrgetter(name)(config) is None}
+        return super().for_spaces(config, spec) | is_open
 
     def update(self, batch: Trajectory, timesteps: int) -> Update:
         c, rows = self.config, self.prepare(batch)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from raypid.config import ConfigError, canonical, is_none
+from raypid.config import ConfigError, canonical, is_none, overlay
 from raypid.experiments.experiment import Experiment, check_experiments
 from raypid.experiments.plan import (
     PLAN,
@@ -22,9 +22,10 @@ from raypid.experiments.plan import (
     rows_of,
 )
 from raypid.extras import need
+from raypid.modules import entry_name
 from raypid.reporting.panel import aligned
-from raypid.run.assembly import entry_name
 from raypid.run.folder import check_folder
+from raypid.settings.request import RunRequest
 
 FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}
@@ -34,7 +35,7 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
     """Check all experiments, then run their trials, or show them. Returns 0 if no trial failed."""
     check_experiments(experiments)
     if experiments[0].is_one_run:  # only to be shown
-        settings, one = check_run(experiments[0]), experiments[0]
+        settings, one = check_run(experiments[0]).settings, experiments[0]
         check_folder(one.out if one.out_given else Path("runs", "new"), resume=False, overwrite=options.overwrite)
         print(f"{one.name}: one run of {one.run} on {entry_name(settings['env'])}; nothing varies. Nothing was run.")
         return 0
@@ -53,25 +54,26 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
     return _run(begin(planned, overwrite=options.overwrite, max_concurrent=options.max_concurrent), options)
 
 
-def resume_experiments(options: argparse.Namespace, given: Mapping[str, object]) -> int:
+def resume_experiments(options: argparse.Namespace, request: RunRequest) -> int:
     """Go on with the trials that have not ended, of the experiment in a folder or of those directly in it. Returns 0 if none failed.
 
     Raises:
         ConfigError: its folder is damaged, or something is given that would change it.
     """
+    given, folder = overlay(request.recorded, request.settings), Path(str(request.resume))
     others = ("run", "stop", "config", "tuned", "checkpoint_interval", "keep_checkpoints", "final_episodes")
     given_too = [name for name in others if getattr(options, name) not in (None, False, [])]
     names = [canonical(key) for key in given if canonical(key) != "address"] + given_too
     changes = [f"--{name.replace('_', '-')}" for name in names]
     if changes:
         raise ConfigError(
-            f"{options.resume} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
+            f"{folder} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
         )
     need(_TUNE)
     address = None if is_none(given.get("address")) else str(given["address"])
     planned = [
         Planned(trials, out, population, address, options.max_concurrent)
-        for out in experiments_in(Path(options.resume))
+        for out in experiments_in(folder)
         for trials, population in [read_plan(out, trust=options.trust)]
     ]
     return _run(planned, options)

@@ -230,7 +230,7 @@ _ALGORITHMS = {
 
 def _said_of(entry: object) -> str:
     """The first sentence of a docstring, or where a class without one is."""
-    from raypid.run.assembly import entry_name
+    from raypid.modules import entry_name
 
     doc = " ".join((getattr(entry, "__doc__", None) or "").split())
     return re.split(r"(?<=[^.\d])\.(?=\s|$)", doc)[0] if doc else entry_name(entry)

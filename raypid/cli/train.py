@@ -16,21 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 from raypid import project, run_file
 from raypid.arguments import declared, declares
-from raypid.changes import RESUME, Change, differences
 from raypid.cli import dashed
 from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder, option_of
 from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.errors import UserError, shown
-from raypid.modules import names_file
+from raypid.modules import entry_name, names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.reporting.logger import read_params
+from raypid.run_file import read_runs
+from raypid.settings.request import RunRequest, join
 from raypid.stops import STEPS, WORDS, called_here, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.experiments.experiment import Experiment
+    from raypid.run.resolve import SettledRun
 
 _STOP = "stop:"
 SAME_AS_STOP = {tuple(f"--{word.replace('_', '-')}" for word in words): key for key, words in WORDS.items()}
@@ -93,7 +95,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv))
     named = _looked_ahead(argv)
-    _take_record(named)
     _name_from_files(named)
     name = named.run or _algorithm_in(named.resume, named.trust)
     if named.agent is not None and name is not None and name != AGENT_RUN:
@@ -196,7 +197,7 @@ def _name_from_files(named: argparse.Namespace) -> None:
     """Fill in what --config names (the last wins), or the run that is resumed, and no flag does; the algorithm of --config is `file_run`.
     Nothing is imported for it that is not known here."""
     named.file_run = None
-    for text in filter(None, reversed(named.config)):
+    for text in filter(None, reversed(_configs(named))):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
             file = run_file.read_run(text)
             if file.run in ALGORITHMS:
@@ -206,7 +207,7 @@ def _name_from_files(named: argparse.Namespace) -> None:
             for key, value in given_parts({**file.recorded, **file.settings}).items():
                 if getattr(named, key) is None and isinstance(value, str):
                     setattr(named, key, value)
-    if named.file is not None:
+    if _experiments_file(named) is not None:
         _name_from_experiments(named)
     if named.resume is not None:
         saved = given_parts(read_params(named.resume))
@@ -315,12 +316,13 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
         return None
     if name in ALGORITHMS:
         return name
-    from raypid.checkpoint import find, read_manifest
-    from raypid.run.saved import begun_run, saved_algorithm
+    from raypid.checkpoint import open_checkpoint
+    from raypid.run.resolve import begun_run, saved_algorithm
 
-    if (begun := begun_run(folder, {}, trust=trust)) is not None:
+    asked = RunRequest(trust=trust)
+    if (begun := begun_run(Path(folder), asked)) is not None:
         return begun.run
-    return saved_algorithm(folder, read_manifest(find(folder)), trust=trust)  # params.json is not signed
+    return saved_algorithm(Path(folder), open_checkpoint(folder), asked)  # params.json is not signed
 
 
 def flags_of(options: argparse.Namespace) -> Given:
@@ -334,29 +336,15 @@ def flags_of(options: argparse.Namespace) -> Given:
     return Given(flags, "flag")
 
 
-def files_of(options: argparse.Namespace, flags: Mapping[str, object]) -> run_file.RunFile:
-    """What the files of --config say together.
-
-    Raises:
-        ConfigError: something in them is wrong.
-        UntrustedError: one in a run's folder names code that may not be imported.
-    """
-    files = [run_file.read_run(text) for text in options.config]
-    for text, file in zip(options.config, files):
-        named = {"algorithm": options.run} if options.run is not None and options.run != file.run else {}
-        run_file.check_trust(text, trust=options.trust, given={**flags, **named})
-    return run_file.joined(files)
-
-
 def settings_of(options: argparse.Namespace) -> Given:
     """The settings that a search is given on the command line; flags win over --config.
 
     Raises:
         ConfigError: what is wrong with a file, or a search has no use for.
-        UntrustedError: see `files_of`.
+        UntrustedError: a file in a run's folder names code that may not be imported.
     """
     flags = flags_of(options)
-    file = files_of(options, flags)
+    file = read_runs(options.config, options.run, trust=options.trust, given=flags)
     words = {"stop": file.stop, "out": file.out, "tuned": file.tuned, **file.options}
     if not file.recorded and (
         idle := [word for word, value in words.items() if value is not None and value is not False]
@@ -375,138 +363,122 @@ def _by_our_names(given: Given) -> Given:
     return ours
 
 
+def request_of(options: argparse.Namespace) -> RunRequest:
+    """Build the request of a command line: flags over the files of --config.
+
+    Raises:
+        ConfigError: something in it is wrong, or two options do not go together.
+        UntrustedError: a file in a run's folder names code that may not be imported.
+    """
+    _check_together(options)
+    flags = flags_of(options)
+    resume = options.resume if options.resume in (None, True) else Path(options.resume)
+    file = read_runs(_configs(options), options.run, trust=options.trust, given=flags)
+    asked = RunRequest(
+        run=options.run,
+        settings=flags,
+        stop=_stop(options),
+        tuned=options.tuned,
+        out=Path(options.out) if options.out else None,
+        resume=resume,
+        overwrite=options.overwrite,
+        trust=options.trust,
+        options={name: value for name in _COUNTS if (value := getattr(options, name)) is not None},
+        notes=tuple(called_here(options.stop)),
+        is_whole=True,
+        python=False,
+    )
+    asked = asked.from_source("flag")
+    if asked.run == file.run:  # that of the file is taken for the flags that there are
+        asked = replace(asked, origins={key: origin for key, origin in asked.origins.items() if key != "run"})
+    whole = join(file, asked)
+    return replace(whole, settings=_by_our_names(whole.settings))
+
+
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
     from raypid.experiments.plan import check_run, experiments_in
     from raypid.reporting.panel import make_progress
-    from raypid.run.assembly import entry_name, resolve_config
-    from raypid.run.folder import check_folder
-    from raypid.run.known_keys import check_stop, known_keys
-    from raypid.run.saved import continued
-    from raypid.run.stopping import left_alone
+    from raypid.run.resolve import settle, standing
+    from raypid.run.stopping import already_finished
 
-    again = _settle_resume(options)
-    _check_together(options)
-    _take_record(options)
-    flags = flags_of(options)
-    file = files_of(options, flags)
-    if options.resume and experiments_in(Path(options.resume)):
-        return resume_experiments(options, _by_our_names(overlay(overlay(file.recorded, file.settings), flags)))
-    file = _under_flags(options, _taken_up(options, file, flags, again))
-    given = _by_our_names(overlay(file.settings, flags))
-    said = _stop(options)
-    stop = file.stop if said is None else said
-    counts = {**file.options, **{name: value for name in _COUNTS if (value := getattr(options, name)) is not None}}
-    notes: Sequence[str] = run_file.notes_of(file, given, stop or {})
-    options.in_files = {*file.options, *(["stop"] if file.stop is not None and said is None else [])}
-    if options.resume:
-        counts = {**run_file.saved_options(read_params(options.resume)), **counts}
-    if options.file:
-        experiments = _experiments(options, overlay(file.recorded, given), stop, counts)
+    request = request_of(options)
+    place = request.out if request.resume is True else request.resume
+    if request.resume and isinstance(place, Path) and experiments_in(place):
+        return resume_experiments(options, replace(request, resume=place))
+    if _experiments_file(options) is not None:
+        experiments = _experiments(options, request)
         is_one = len(experiments) == 1 and experiments[0].is_one_run
         if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
         if not options.explain and (not is_one or options.dry_run):
             return run_experiments(experiments, options)
-        one = experiments[0]
-        given, stop, counts, notes = check_run(one), dict(one.stop), dict(one.options), one.notes
-        options.run, options.out, options.tuned = one.run, str(one.out) if one.out_given else None, one.tuned
-        file = run_file.RunFile()
-    if options.overwrite and not options.out:
-        raise ConfigError("--overwrite replaces the run in the folder of --out: name that folder.")
-    out = Path(options.resume or options.out) if options.resume or options.out else None
-    overwrite = options.overwrite = options.overwrite or file.is_begun
-    check_folder(out or Path("runs", "new"), resume=bool(options.resume), overwrite=overwrite)
-    if options.resume:
-        name, given, below, stop = continued(options.resume, file, given, stop, run=options.run, trust=options.trust)
-    else:
-        name, below, stop = options.run, _below(options, file, given), stop or {}
-    config = resolve_config(name, given, below, open_end=STEPS in stop)
-    criteria = check_stop(stop, known_keys(name, config))
+        request = check_run(experiments[0], request)
+    run = settle(standing(request))
     if options.explain:
-        return _explain(options, name, given, below, criteria, counts, notes)
+        return _explain(options, run)
     if options.dry_run:
-        print(f"{options.config[0]}: one run of {name} on {entry_name(config.env)}; nothing varies. Nothing was run.")
+        env = entry_name(run.config.env)
+        print(f"{options.file}: one run of {run.run} on {env}; nothing varies. Nothing was run.")
         return 0
-    at_end = left_alone(Path(options.resume), config, criteria) if options.resume else None
-    if at_end is not None:
-        make_progress(criteria, options.quiet).note(at_end[1])
+    if (done := already_finished(run)) is not None:
+        make_progress(run.stop, options.quiet).note(done[1])
         return 0
-    return _train(options, name, given, below, criteria, counts, out, notes)
+    return _train(options, run)
 
 
-def _train(
-    options: argparse.Namespace,
-    name: str,
-    given: Given,
-    below: Mapping[str, object],
-    stop: Mapping[str, float],
-    counts: Mapping[str, int],
-    out: Path | None,
-    notes: Sequence[str],
-) -> int:
+def _train(options: argparse.Namespace, run: SettledRun) -> int:
     """Build the agent, and run it to its end."""
     from raypid.phases import listening
     from raypid.reporting.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.reproduce import hints
+    from raypid.run.resolve import look
     from raypid.run.run import Run, RunOptions
     from raypid.runtime.resources import ResourceError
 
-    progress = make_progress(stop, options.quiet)
+    request = run.request
+    progress = make_progress(run.stop, options.quiet)
     if (phases := listening()) is not None:
         phases.tell = progress.working
-    if options.resume:
-        agent = Agent.from_checkpoint(options.resume, given, out=out, trust=options.trust)
-    else:
-        try:
-            agent = Agent(name, given, out=out, below=below)
-        except ResourceError as error:
-            if not error.fits:
-                raise
-            raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
-    agent.notes += [*notes, *called_here(options.stop)]
-    if not options.quiet:
-        agent.notes += hints(agent, bool(options.resume), options.tuned, options.is_repeated, "--tuned")
     try:
-        overwrite = out is not None and options.overwrite
-        Run(agent, RunOptions(stop=stop, overwrite=overwrite, closes_agent=True, **counts), progress)()  # type: ignore[arg-type]
+        agent = Agent.resumed(run) if run.saved is not None else Agent(look(run))
+    except ResourceError as error:
+        if not error.fits or run.saved is not None:
+            raise
+        raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
+    if not options.quiet:
+        agent.notes += hints(agent, run, "--tuned")
+    try:
+        overwrite = request.out is not None and request.overwrite
+        Run(agent, RunOptions(stop=run.stop, overwrite=overwrite, closes_agent=True, **request.options), progress)()  # type: ignore[arg-type]
     finally:
         agent.close()
     return 0
 
 
-def _explain(
-    options: argparse.Namespace,
-    name: str,
-    given: Given,
-    below: Given,
-    stop: Mapping[str, float],
-    counts: Mapping[str, int],
-    notes: Sequence[str],
-) -> int:
+def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
     """Print the settings that the run would have, and why, and what would go where. Nothing is started but an environment, for its spaces;
     a cluster is joined to look, and left."""
-    from raypid.run.assembly import TO_FIT, examine, resolve_settings
     from raypid.run.explain import Row, explain
-    from raypid.run.placement import look
+    from raypid.run.placement import look as look_for_room
+    from raypid.run.resolve import look
 
-    resolved = resolve_settings(name, given, below, open_end=STEPS in stop)
-    examined = examine(name, resolved.config, given=given)
-    network = examined.network
-    resolved.settle(examined.adapted)
-    config, planned, changed = look(resolved.config, network)
-    for setting, _, value in differences(resolved.config.to_dict(), config.to_dict()):
-        resolved.adapt(setting, value, TO_FIT)
-    out = options.resume or options.out
-    beside: dict[str, object] = {"run": name, "stop": dict(stop) or None, **({"out": out} if out else {}), **counts}
-    about = [Row(key, value, _source_of(options, key, value)) for key, value in beside.items()]
-    if not out:
+    request = settled.request
+    run, changed = look_for_room(look(settled))
+    beside: dict[str, object] = {"run": run.run, "stop": dict(run.stop) or None, **request.options}
+    beside |= {"out": str(request.out)} if request.out else {}
+    origins = {
+        key: [replace(origin, value=beside[key])]
+        for key, origin in request.origins.items()
+        if beside.get(key) is not None
+    }
+    about = [Row(key, value, origins.get(key, [])) for key, value in beside.items()]
+    if not request.out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
-    changes = _changes_with(options.resume, config, stop) if options.resume else []
-    found = explain(name, config, resolved.sources, network, changes, about, planned, stop.get(STEPS))
-    notes = [*notes, *renamed(given), *changed]
+    found = explain(run, run.changes, about, run.stop.get(STEPS))
+    notes = [*run.notes, *renamed(request.settings), *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
         return 0
@@ -516,53 +488,23 @@ def _explain(
     return 0
 
 
-def _source_of(options: argparse.Namespace, key: str, value: object) -> list[Source]:
-    """Where something came from that is no setting: algorithm, stop criteria, folder, what is saved when."""
-    if value is None:
-        return []
-    files = [options.file, *options.config] if options.file else options.config
-    same = {"run": ("--algo", "--algorithm"), "stop": tuple(flag for flags in SAME_AS_STOP for flag in flags)}.get(
-        key, ()
-    )
-    named = any(word.partition("=")[0] in (f"--{key.replace('_', '-')}", *same) for word in options.argv)
-    if named or not (files or options.resume):
-        return [Source("flag", "", value)]
-    if options.resume and key not in options.in_files:
-        return [Source("resume", options.resume, value)]
-    return [Source("file", files[-1], value)]
-
-
-def _changes_with(folder: str, config: Config, stop: Mapping[str, float]) -> list[Change]:
-    """The changes of a run that goes on, with those that it would have now."""
-    from raypid.checkpoint import find, read_manifest
-
-    manifest = read_manifest(find(folder))
-    counters, before = manifest["counters"], {**manifest["config"], "init_from": None}
-    place = {"step": int(counters["timesteps_total"]), "iteration": int(counters["iteration"]), "by": RESUME}
-    differing = [*differences(before, config.to_dict())]
-    end = read_params(folder).get("stop")
-    if isinstance(end, Mapping) and dict(end) != dict(stop):
-        differing.append(("stop", end, dict(stop)))
-    new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differing]
-    return [*manifest.get("changes", []), *new]
-
-
-def _take_record(options: argparse.Namespace) -> None:
-    """Read a run's params.json, given by -f, as --config does: it is one run, and no experiment."""
+def _record(options: argparse.Namespace) -> str | None:
+    """A run's params.json that is given by -f: it is one run, as by --config, and no experiment."""
     with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
         if options.file and run_file.is_record(run_file.read_values(options.file, "-f")):
-            options.config, options.file = [options.file, *options.config], None
+            return str(options.file)
+    return None
 
 
-def _under_flags(options: argparse.Namespace, file: run_file.RunFile) -> run_file.RunFile:
-    """Fill in what flags do not say and a file of --config does: algorithm, folder, tuned settings. Returns what the file has for the
-    algorithm that will run."""
-    options.run, options.is_repeated = options.run or file.run, bool(file.recorded)
-    if file.out is not None and options.out is None:
-        options.out = str(file.out)
-    options.tuned = options.tuned or file.tuned
-    _check_resume(options)
-    return run_file.for_algorithm(file, options.run) if options.run is not None else file
+def _configs(options: argparse.Namespace) -> list[str]:
+    """The files and JSON texts that say something of one run, from the lowest to the one above all others."""
+    record = _record(options)
+    return [*([] if record is None else [record]), *options.config]
+
+
+def _experiments_file(options: argparse.Namespace) -> str | None:
+    """The file that may hold several runs."""
+    return None if _record(options) is not None else options.file
 
 
 def _stop(options: argparse.Namespace) -> dict[str, object] | None:
@@ -589,29 +531,22 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
     return stop if given or stop else None
 
 
-def _experiments(
-    options: argparse.Namespace,
-    given: Mapping[str, object],
-    stop: Mapping[str, object] | None,
-    counts: Mapping[str, int],
-) -> list[Experiment]:
+def _experiments(options: argparse.Namespace, request: RunRequest) -> list[Experiment]:
     """The experiments of --file, with what the command line says laid over them.
 
     Raises:
         ConfigError: something in it is wrong.
         UntrustedError: it lies in a run's folder, and names code that may not be imported.
     """
-    from raypid.experiments.experiment import Above, read_experiments
+    from raypid.experiments.experiment import read_experiments
     from raypid.marked import read_marked
 
-    file = Path(options.file)
+    file, given = Path(options.file), overlay(request.recorded, request.settings)
     if run_folder_of(file) is not None:
         named = {"run": options.run or "", **given}
         values = {key: value for key, value in read_marked(file).values.items() if key not in given}
         check_names(file, values, trusted=options.trust, given=named)
-    out = Path(options.out) if options.out else None
-    above = Above(run=options.run, settings=given, stop=stop, options=counts, out=out, tuned=options.tuned)
-    return read_experiments(options.file, above)
+    return read_experiments(options.file, replace(request, settings=given))
 
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
@@ -651,88 +586,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError("--dry-run shows the trials of a file: give it, -f FILE.")
     if options.max_concurrent and not (options.file or options.resume):
         raise ConfigError("--max-concurrent is for experiments, which have several trials: -f FILE.")
-    _check_resume(options)
-
-
-def _settle_resume(options: argparse.Namespace) -> bool:
-    """Read `--resume` without a folder, which a machine may repeat as it is: it means the folder of `--out` if a run is there, and nothing
-    else. Returns whether a run is there; what only its beginning needs is dropped then.
-
-    Raises:
-        ConfigError: it does not go with another option.
-    """
-    from raypid.checkpoint import latest
-    from raypid.experiments.plan import experiments_in
-    from raypid.run.saved import check_beside_resume
-
-    if options.resume is not True:
-        return False
-    if not options.out:
-        raise ConfigError(
-            "--resume without a folder means that of --out, where the run goes on or begins: give --out DIR, or --resume DIR."
-        )
-    if options.file:
+    if options.resume is True and options.file:
         raise ConfigError(
             "--resume without a folder is for one run: name its file by --config. `--resume DIR` goes on with experiments."
         )
-    options.resume, folder = options.out, Path(options.out)
-    check_beside_resume(folder, folder, False, options.overwrite, "--")
-    has_checkpoint = latest(folder / "checkpoints") is not None
-    if not (has_checkpoint or experiments_in(folder) or run_file.is_record(read_params(folder))):
-        options.resume = None
-        return False
-    options.tuned = False
-    if has_checkpoint:
-        for name in _BEGINS_FROM:
-            vars(options).pop(f"{SETTING}{name}", None)
-    return True
-
-
-_BEGINS_FROM = ("init_from", "weights_file")
-"""Settings that say where a new run begins."""
-
-
-def _taken_up(
-    options: argparse.Namespace, file: run_file.RunFile, flags: Mapping[str, object], again: bool
-) -> run_file.RunFile:
-    """What files say of the run that is resumed, if one is. One that was ended before its first checkpoint begins anew: then its own
-    settings are below. `again`: the same command may have begun it (`_settle_resume`)."""
-    from raypid.run.saved import begun_run
-
-    if not options.resume:
-        return file
-    given, named = overlay(file.settings, flags), options.run or file.run
-    begun = begun_run(options.resume, given, run=named, trust=options.trust)
-    if again:
-        file = replace(file, tuned=False)
-    if begun is None:
-        return replace(file, settings=file.settings.without(*_BEGINS_FROM)) if again else file
-    options.config.insert(0, str(Path(options.resume) / "params.json"))
-    options.out, options.resume = options.resume, None
-    return run_file.joined([begun, file])
-
-
-def _check_resume(options: argparse.Namespace) -> None:
-    """Refuse what only a new run can have."""
-    from raypid.run.saved import check_beside_resume
-
-    if options.resume:
-        check_beside_resume(options.resume, options.out, options.tuned is not False, options.overwrite, "--")
-
-
-def _below(options: argparse.Namespace, file: run_file.RunFile, given: Given) -> Given:
-    """Return the settings below those given of a new run: recorded or tuned.
-
-    Raises:
-        ConfigError: algorithm or environment are missing.
-    """
-    from raypid.run.assembly import with_tuned
-
-    if options.run is None:
-        raise ConfigError(
-            "Name the algorithm: --run PPO is the first to try, `raypid list agents` shows all; or an agent and a model: --agent_name, "
-            "--model_name."
-        )
-    if not overlay(file.recorded, given).get("env"):
-        raise ConfigError("Name the environment: --env CartPole-v1 (`raypid list envs` shows what there is).")
-    return with_tuned(options.run, options.tuned, file.recorded, given)

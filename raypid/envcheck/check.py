@@ -29,8 +29,9 @@ from raypid.envs.errors import HEAD, ImportFailed
 from raypid.envs.foreign import ForeignEnv
 from raypid.envs.quiet import quiet
 from raypid.errors import ConfigError, UserError, shown
+from raypid.modules import entry_name
 from raypid.registry import did_you_mean
-from raypid.run.assembly import entry_name, env_spec_of, resolve_config
+from raypid.run.resolve import env_spec_of, resolve_config
 from raypid.runtime.resources import limit_threads
 
 SECONDS, TIMEOUT_S = 8.0, 30.0
@@ -110,7 +111,7 @@ def check_env(
 
 def _shown_name(given: object, entry: object) -> str:
     """The name as it was given, or else that of the class or function."""
-    return given if isinstance(given, str) else entry if isinstance(entry, str) else entry_name(entry)
+    return given if isinstance(given, str) else entry_name(entry)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -33,6 +33,7 @@ from raypid.names import STOPS, answer
 from raypid.ownership import SIGNATURE
 from raypid.registry import ALGORITHMS, did_you_mean, suggest
 from raypid.run_file import OPTIONS, OTHER_WORDS, check_layout, is_record
+from raypid.settings.request import RunRequest
 from raypid.stops import read_stop
 
 WORDS = (
@@ -67,19 +68,6 @@ class Where:
         names = [n for n in self.lines if n and not n.startswith("stop.") and (n not in WORDS or n in ("env", "seed"))]
         found = {name: re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message) for name in names}
         return min((m.start(), -len(name), name) for name, m in found.items() if m)[2] if any(found.values()) else ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Above:
-    """What the command line says: it wins over a file."""
-
-    run: str | None = None
-    settings: Mapping[str, object] = field(default_factory=dict)
-    stop: Mapping[str, object] | None = None
-    options: Mapping[str, int] = field(default_factory=dict)
-    out: Path | None = None
-    """The folder of the experiment; of several, the one above them."""
-    tuned: bool | str = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +117,7 @@ class Experiment:
         return not varies and self.num_samples == 1 and self.population is None
 
 
-def read_experiments(path: str | Path, above: Above | None = None) -> list[Experiment]:
+def read_experiments(path: str | Path, above: RunRequest | None = None) -> list[Experiment]:
     """Read the experiments of a YAML or JSON file.
 
     The file has the keys of one experiment (run, env, config, stop, ...; settings may stand beside them, as in a run's params.json), or
@@ -143,7 +131,7 @@ def read_experiments(path: str | Path, above: Above | None = None) -> list[Exper
         first = first_settings(marked.values)
         first.pop(SIGNATURE, None)
         marked = dataclasses.replace(marked, values=first)
-    return _experiments(marked, above or Above(), Path(path).stem)
+    return _experiments(marked, above or RunRequest(), Path(path).stem)
 
 
 def experiments_from(values: Mapping[str, object]) -> list[Experiment]:
@@ -157,7 +145,7 @@ def experiments_from(values: Mapping[str, object]) -> list[Experiment]:
     for name in values:
         if not isinstance(name, str):
             raise ConfigError(f"The name of an experiment is text, not {shown(name)}.")
-    return _experiments(Marked("", dict(values)), Above(), "experiment")
+    return _experiments(Marked("", dict(values)), RunRequest(), "experiment")
 
 
 def check_experiments(experiments: Sequence[Experiment]) -> None:
@@ -186,7 +174,7 @@ def blocks_of(marked: Marked) -> list[Mapping[str, object]]:
     return found
 
 
-def _experiments(marked: Marked, above: Above, stem: str) -> list[Experiment]:
+def _experiments(marked: Marked, above: RunRequest, stem: str) -> list[Experiment]:
     values = marked.values
     check_layout(marked.path or "This", values)
     words = [key for key in values if _is_flat(key)]
@@ -233,7 +221,7 @@ class _Reader:
     """
 
     def __init__(
-        self, marked: Marked, keys: Keys, name: str, values: Mapping[str, object], above: Above, *, flat: bool
+        self, marked: Marked, keys: Keys, name: str, values: Mapping[str, object], above: RunRequest, *, flat: bool
     ) -> None:
         self.marked, self.name, self.above, self.flat = marked, name, above, flat
         self.lines: dict[str, int] = {"": marked.line(keys)} if marked.path else {}
@@ -317,7 +305,7 @@ class _Reader:
             raise self.where.error("run is one algorithm: write an experiment for each.", "run")
         if run is None:
             raise self.where.error("Name the algorithm: run: PPO.")
-        from raypid.run.training import algorithm_of
+        from raypid.run.calls import algorithm_of
 
         try:
             return algorithm_of(run)

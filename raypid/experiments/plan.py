@@ -19,22 +19,23 @@ import numpy as np
 
 from raypid.address import chosen
 from raypid.config import Config, ConfigError, Given, overlay
+from raypid.envs.make import Sample
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError, reason, shown
 from raypid.experiments.experiment import RESOURCES, Experiment
 from raypid.experiments.population import Population, check_population
 from raypid.experiments.variants import CHOICE, KINDS, check_spec, num_combinations, variants
+from raypid.modules import entry_name, to_json
 from raypid.outputs import check_folder_writable, explained, replacing, usable
 from raypid.ownership import is_signed, sign
 from raypid.plain_data import read_json
 from raypid.reporting.lineage import LINEAGE
-from raypid.run.assembly import Examined, entry_name, examine, resolve_config, sample_key, tuned_settings
 from raypid.run.folder import clear_folder, lock_folder
-from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.placement import bundles
+from raypid.run.resolve import SettledRun, look, sample_key, settle, tuned_settings
 from raypid.run_file import OPTIONS
 from raypid.runtime.resources import num_cores, num_gpus
-from raypid.stops import STEPS
+from raypid.settings.request import RunRequest
 from raypid.trust import check_names
 
 PLAN = "experiment.json"
@@ -71,6 +72,17 @@ class Trial:
     """The CPUs and GPUs that it may take (cpu, gpu, driver_cpu_limit); None: what its settings need."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of RunOptions: checkpoint_interval, keep_checkpoints, final_episodes, as far as given."""
+
+    def request(self, **below: object) -> RunRequest:
+        """The run that the trial asks for. `below` are settings under all others."""
+        return RunRequest(
+            run=self.run,
+            settings=overlay({}, self.settings),
+            recorded=overlay(below, self.below),
+            stop=self.stop,
+            out=self.folder,
+            options=self.options,
+        )
 
 
 class Planned(NamedTuple):
@@ -171,7 +183,7 @@ class _Checks:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self._examined: dict[str, Examined] = {}
+        self._samples: dict[str, Sample] = {}
         self._known_envs: set[str] = set()
 
     def checked(self, trial: Trial, *, told: bool) -> Trial:
@@ -181,50 +193,48 @@ class _Checks:
             ConfigError, EnvError: it could not run; the message names the trial if it is `told`, and the line.
         """
         which = f"{trial.name}: " if told else ""
-        config, stop = _settled(self.experiment, trial.settings, trial.below, which)
-        self._examine(trial, config, which)
-        return dataclasses.replace(trial, stop=stop)
+        run = _settled(self.experiment, trial.request(), which)
+        self._look(run, which)
+        return dataclasses.replace(trial, stop=run.stop)
 
-    def _examine(self, trial: Trial, config: Config, which: str) -> None:
-        """Look at the environment's spaces, and the network for them."""
+    def _look(self, run: SettledRun, which: str) -> None:
+        """Look at the environment's spaces, and the network for them. Of more environments than MAX_ENVS only the names are checked."""
         where = self.experiment.where
         try:
-            key = sample_key(trial.run, config)
-            if key not in self._examined and len(self._examined) >= MAX_ENVS:
-                if (env := entry_name(config.env)) not in self._known_envs:
-                    resolve(config.env)
-                    self._known_envs.add(env)
-                return
-            self._examined[key] = examine(trial.run, config, given=trial.settings, before=self._examined.get(key))
+            if len(self._samples) < MAX_ENVS or sample_key(run) in self._samples:
+                look(run, samples=self._samples)
+            elif (env := entry_name(run.config.env)) not in self._known_envs:
+                resolve(run.config.env)
+                self._known_envs.add(env)
         except UserError as error:
             head, _, last = str(error).rpartition("\nraypid: ")  # the environment's own traceback, if it raised
             said = where.error(f"{which}{last}", where.blamed(last), "env")
             raise type(error)(f"{head}\nraypid: {said}") if head else said from None
 
 
-def _settled(
-    experiment: Experiment, settings: Mapping[str, object], below: Mapping[str, object], which: str
-) -> tuple[Config, dict[str, float]]:
-    """The settings in force, and the stop criteria as numbers; `which` begins messages."""
-    where = experiment.where
+def _settled(experiment: Experiment, request: RunRequest, which: str) -> SettledRun:
+    """Settle one trial, and check that it has room; `which` begins messages."""
+    where, settings = experiment.where, request.settings
     try:
-        config = resolve_config(experiment.run, settings, below, open_end=STEPS in experiment.stop)
+        run = settle(dataclasses.replace(request, stop=experiment.stop))
+        _check_room(experiment, overlay(request.recorded, settings), run.config)
+        return run
     except ConfigError as error:
-        raise where.error(f"{which}{error}", where.blamed(str(error))) from None
-    try:
-        _check_room(experiment, {**below, **settings}, config)
-    except ConfigError as error:
-        gpus = "GPU" in str(error)
-        raise where.error(f"{which}{error}", "num_gpus" if gpus else "num_workers", "resources") from None
-    try:
-        return config, check_stop(experiment.stop, known_keys(experiment.run, config))
-    except ConfigError as error:
-        key = next((key for key in experiment.stop if repr(key) in str(error)), "")
-        raise where.error(f"{which}{error}", f"stop.{key}", "stop") from None
+        text, key = str(error), next((key for key in experiment.stop if repr(key) in str(error)), "")
+        names = {
+            "resources": ("num_gpus" if "GPU" in text else "num_workers", "resources"),
+            "stop": (f"stop.{key}", "stop"),
+        }
+        kind = "stop" if key else "resources" if isinstance(error, NoRoom) else ""
+        raise where.error(f"{which}{error}", *names.get(kind, (where.blamed(text),))) from None
 
 
-def check_run(experiment: Experiment) -> Given:
-    """Check the settings of an experiment that is one run; returns them, with the seed if one is given.
+class NoRoom(ConfigError):
+    """A trial takes more than it may."""
+
+
+def check_run(experiment: Experiment, above: RunRequest | None = None) -> RunRequest:
+    """Check the settings of an experiment that is one run; returns what is asked for, with what the command line says beside it.
 
     Raises:
         ConfigError: the message begins with file and line.
@@ -234,8 +244,24 @@ def check_run(experiment: Experiment) -> Given:
     taken = Given(apart)  # out of the settings, which still know where these came from
     taken.sources |= {key: experiment.settings.sources[key] for key in apart if key in experiment.settings.sources}
     settings = overlay(experiment.settings, taken)
-    _settled(experiment, settings.without("address"), _below(experiment, settings), "")
-    return settings
+    above = above or RunRequest()
+    request = dataclasses.replace(
+        above,
+        run=experiment.run,
+        settings=settings,
+        recorded=Given({}),
+        stop=dict(experiment.stop),
+        options=dict(experiment.options),
+        out=experiment.out if experiment.out_given else None,
+        tuned=experiment.tuned,
+        notes=(*above.notes, *experiment.notes),
+    )
+    below = overlay(_below(experiment, settings), {})
+    _settled(
+        experiment, dataclasses.replace(request, settings=settings.without("address"), recorded=below, tuned=False), ""
+    )
+    origins = request.from_source("file", experiment.where.file).origins
+    return dataclasses.replace(request, origins={**origins, **above.origins})
 
 
 def cpus_of(config: Config) -> float:
@@ -263,7 +289,7 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
     needs = f"{'more than ' if parts and shared else ''}{cpus:g} CPU{'s' if cpus != 1 else ''}{parts}"
     for name, needed, said in (("cpu", cpus, needs), ("gpu", gpus, f"{gpus:g} GPUs (num_gpus)")):
         if needed > given.get(name, math.inf):
-            raise ConfigError(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
+            raise NoRoom(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
     ray = sys.modules.get("ray")
     shrinks = config.fit and experiment.is_one_run  # a trial does not: it waits until there is room
     if chosen(experiment.address) is not None or shrinks or (ray is not None and ray.is_initialized()):
@@ -274,9 +300,9 @@ def _check_room(experiment: Experiment, settings: Mapping[str, object], config: 
     )
     if given.get("cpu", cpus) > num_cores():
         said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
-        raise ConfigError(f"A trial takes {said}, and {here.format(num_cores())}")
+        raise NoRoom(f"A trial takes {said}, and {here.format(num_cores())}")
     if (gpus := given.get("gpu", gpus)) > num_gpus():
-        raise ConfigError(f"A trial takes {gpus:g} GPUs, and {here.format(f'{num_gpus():g}')}")
+        raise NoRoom(f"A trial takes {gpus:g} GPUs, and {here.format(f'{num_gpus():g}')}")
 
 
 def _name(start: str, short: Mapping[str, str], varied: Mapping[str, object]) -> str:
@@ -333,20 +359,7 @@ def write_plan(out: Path, trials: Sequence[Trial], population: Population | None
 
 def _row(trial: Trial) -> dict[str, object]:
     names = (f.name for f in dataclasses.fields(trial) if f.name != "folder")  # a folder that is moved can be resumed
-    return {name: _plain(getattr(trial, name)) for name in names}
-
-
-def _plain(value: object) -> object:
-    """A value as JSON; classes and functions become "module:name"."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if hasattr(value, "tolist"):  # NumPy
-        return _plain(value.tolist())
-    return str(value) if isinstance(value, Path) else entry_name(value)
+    return {name: to_json(getattr(trial, name)) for name in names}
 
 
 def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Population | None]:
@@ -520,5 +533,5 @@ def rows_of(trials: Sequence[Trial]) -> Iterator[list[str]]:
     yield ["trial", *(short[key] for key in varied), "CPUs"]
     for trial in trials:
         values = [short_value(trial.varied[key]) if key in trial.varied else "" for key in varied]
-        config = resolve_config(trial.run, trial.settings, trial.below, open_end=True)
+        config = settle(trial.request()).config
         yield [f"{trial.index:03d}", *values, f"{(trial.resources or {}).get('cpu', cpus_of(config)):g}"]

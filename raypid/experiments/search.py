@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from raypid.config import Config, ConfigError, canonical
+from raypid.envs.make import Sample
 from raypid.errors import CodeError, UserError
 from raypid.experiments import budget as b
 from raypid.experiments.budget import Plan
@@ -31,9 +32,8 @@ from raypid.neighbours import nothing_at
 from raypid.outputs import Unwritten, explained, replacing
 from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
-from raypid.run.assembly import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.run.folder import clear_folder
-from raypid.spaces import Space
+from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
 
 SEARCH = "search.json"
 GRACE_S = 3.0
@@ -92,7 +92,7 @@ class Task:
         check_proposer(self.by)
         self.config: Config = resolve_config(self.run, {**self.fixed, "seed": self.seed})
         callbacks_of(self.config.callbacks)
-        self._spaces: tuple[Space, Space] = spaces_of(self.config)
+        self._sample: Sample = spaces_of(self.config)
         self.space: SearchSpace = self._searched(search_space(self.run, self.fixed, self.overrides, self.only))
 
     def _searched(self, space: SearchSpace) -> SearchSpace:
@@ -100,7 +100,7 @@ class Task:
         rng, used, reasons = np.random.default_rng(0), set[str](), dict[str, str]()
         for _ in range(30):
             values = sample(space, rng)
-            idle = without_effect(self.run, self.config.replace(values), *self._spaces)
+            idle = without_effect(self.run, self.config.replace(values), self._sample)
             used |= values.keys() - idle.keys()
             reasons |= idle
         for name in map(canonical, (*self.only, *self.overrides)):
@@ -115,7 +115,7 @@ class Task:
             ConfigError: they do not go together.
         """
         values = at(self.space, units)
-        idle = without_effect(self.run, self.config.replace(values), *self._spaces)
+        idle = without_effect(self.run, self.config.replace(values), self._sample)
         values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in idle}
         config = resolve_config(self.run, {**self.fixed, **values, "seed": self.seed})
         sizes: list[int | None] = [config.fragment_length, config.num_envs_per_worker, max(1, config.num_workers)]

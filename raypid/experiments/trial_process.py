@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from raypid.config import is_none
+from raypid.config import is_none, overlay
 from raypid.envs.closing import end_by_parent, within
 from raypid.experiments.halving import LATE
 
@@ -101,13 +101,16 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
     from raypid.reporting.panel import Messages
     from raypid.run.agent import Agent
+    from raypid.run.resolve import resolve
     from raypid.run.run import Run, RunOptions
+    from raypid.settings.request import RunRequest
 
     began = time.monotonic()
     folder, rungs = Path(order["folder"]), order["rungs"]
     if order["on_ray"]:
         _hold_ray(order["settings"])
-    agent = Agent(order["run"], order["settings"], out=folder, below=order["below"])
+    settings, below = overlay({}, order["settings"]), overlay(order["below"], {})
+    agent = Agent(resolve(RunRequest(run=order["run"], settings=settings, recorded=below, out=folder)))
     try:
         baseline = order["baseline"]
         if baseline is None:

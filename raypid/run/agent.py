@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from raypid import checkpoint
+from raypid.address import NotJoined
 from raypid.config import ConfigError
 from raypid.errors import shown
 from raypid.keywords import other_words
 from raypid.outcome import Outcome
+from raypid.registry import ALGORITHMS, Registries, get_registry
+from raypid.run.calls import algorithm_of, request_of
+from raypid.run.resolve import ResolvedRun, SettledRun, look, resolve, settle
 from raypid.run.training import Training
 from raypid.run_file import OPTIONS
 
@@ -19,13 +24,57 @@ if TYPE_CHECKING:  # `train` alone does without, and starts sooner
     from raypid.run.run import RunOptions
 
 
+A = TypeVar("A", bound="Agent")
+_NO_DEFAULTS = "DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has."
+
+
+class _DefaultConfig:
+    """All settings of an agent's algorithm with their defaults; a new dict whenever it is asked for."""
+
+    def __get__(self, agent: Agent | None, owner: type[Agent]) -> dict[str, object]:
+        if owner.algorithm is None:
+            raise AttributeError(_NO_DEFAULTS)
+        return ALGORITHMS.get(owner.algorithm).Config().to_dict()
+
+
+def _check_registry(registry: Registries | None) -> None:
+    """Check that it is this process's own.
+
+    Raises:
+        ConfigError: it is another object.
+    """
+    if registry is not None and registry is not get_registry():
+        raise ConfigError(
+            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
+            "its kin; what is registered in this process is found without a registry too."
+        )
+
+
 class Agent(Training):
     """An algorithm and an environment, ready to train.
 
     `fit` is a whole run: it trains until a stop criterion is met, and leaves a folder like that of `raypid train`. `train` is one
-    iteration, for loops of your own, which leave only what they save. The arguments are those of `raypid.run.training.Training`.
+    iteration, for loops of your own, which leave only what they save.
+
+    Args:
+        given: the algorithm and the environment, in this order, each once: `Agent("PPO", "CartPole-v1")`. A class such as `raypid.PPO`
+            fixes the algorithm: `PPO("CartPole-v1")`. A mapping among them is `config`. A ResolvedRun alone says everything.
+        run: the algorithm: a name, or a subclass of `raypid.algorithms.base.Algorithm`, which is registered under its name.
+        config: settings as a mapping, or a file of them (YAML or JSON; a run's params.json repeats its settings); keywords override
+            it. `DEFAULT_CONFIG` has all of them.
+        tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that a search has
+            saved, given by their name or file.
+        out: the run's folder, for `save`, `fit` and errors. By default one under runs/ is chosen when it is needed.
+        registry: what `raypid.get_registry()` returns, or nothing: names are looked up in this process in either case.
+
+    Raises:
+        ConfigError: a setting that does not exist or does not fit.
+        ResourceError: more workers or GPUs than there are.
+        EnvError: the environment cannot be used. Nothing has been started then.
     """
 
+    algorithm: ClassVar[str | None] = None
+    DEFAULT_CONFIG = _DefaultConfig()
     _stop: Mapping[str, object] | int | float | None = None
     """That of the last `fit`."""
     _fitted: Path | None = None
@@ -34,6 +83,75 @@ class Agent(Training):
     """Its last iteration."""
     _shown_before: Progress | None = None
     """What has shown how the agent was built, in the place where the next `fit` goes on."""
+
+    def __init__(
+        self,
+        *given: object,
+        run: object = None,
+        config: Mapping[str, object] | str | Path | None = None,
+        out: str | Path | None = None,
+        tuned: bool | str = False,
+        registry: Registries | None = None,
+        **settings: object,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        if len(given) == 1 and isinstance(given[0], ResolvedRun):
+            super().__init__(given[0])
+            return
+        _check_registry(registry)
+        name = self._algorithm(given, run)
+        given = given if run is not None or self.algorithm is not None else given[1:]
+        super().__init__(resolve(request_of(name, given, config, settings, out=out, tuned=tuned)))
+
+    def _algorithm(self, given: Sequence[object], run: object) -> str | None:
+        """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
+        if run is not None:
+            named = algorithm_of(run)
+            if self.algorithm not in (None, named):
+                raise ConfigError(
+                    f"{type(self).__name__} trains with {self.algorithm}, not with {named}: leave run out, or call raypid.Agent({named!r}, ...)."
+                )
+            return named
+        if self.algorithm is not None:
+            return self.algorithm
+        return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
+
+    @classmethod
+    def from_checkpoint(
+        cls: type[A],
+        path: str | Path,
+        config: Mapping[str, object] | None = None,
+        *,
+        out: str | Path | None = None,
+        trust: bool = False,
+        **settings: object,
+    ) -> A:
+        """The agent that wrote a checkpoint, with its settings; those given here override them.
+
+        Args:
+            trust: import what only the checkpoint names, though this user's raypid did not write it.
+
+        Raises:
+            CheckpointError: there is none, or it is damaged.
+            ConfigError: it is of another algorithm than this class's; `raypid.Agent` takes any.
+            UntrustedError: it names code that may not be imported.
+        """
+        request = request_of(cls.algorithm, (), config, settings, out=out, trust=trust)
+        return cls.resumed(settle(replace(request, resume=Path(path))))
+
+    @classmethod
+    def resumed(cls: type[A], run: SettledRun) -> A:
+        """The agent of a run that goes on from a checkpoint; errors as `from_checkpoint`."""
+        try:
+            return cls(look(run))
+        except NotJoined as error:
+            assert run.saved is not None
+            if "address" in run.request.settings or run.saved.manifest["config"].get("address") is None:
+                raise
+            raise NotJoined(
+                f"{error} That is where this run was: address='local' goes on with Ray on this machine, with fit=True too if it is "
+                "smaller, num_workers=0 without Ray."
+            ) from error
 
     @other_words(stop=True)
     def fit(

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 from raypid import checkpoint
 from raypid.algorithms.base import Algorithm
-from raypid.config import Config, ConfigError
+from raypid.config import Config, ConfigError, overlay
 from raypid.envs import entry_of
 from raypid.extras import need
 from raypid.keywords import EPISODES, other_words
+from raypid.modules import entry_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
@@ -25,9 +26,11 @@ from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import IntervalLines
 from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
-from raypid.run.assembly import entry_name, new_run_folder, resolve_config
+from raypid.run.assembly import new_run_folder
+from raypid.run.resolve import look, settle
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.resources import ResourceError
+from raypid.settings.request import RunRequest
 from raypid.types import Trajectory, Update
 
 _OURS = {
@@ -131,12 +134,17 @@ class DistributedAgent:
             settings["num_envs_per_worker"] = math.ceil(entry.num_envs / (num_actors if entry.shared else 1))
         self.settings, self.given = settings, given
         """As `raypid.Agent` takes them: settings of this class, and the user's over them."""
-        self.config = resolve_config(self.algorithm, given, settings, open_end=True)
+        self.config = settle(self._request()).config
         self._check_storages()
         self.algorithm_instance: Algorithm[Config] | None = None
         """In a learner's process: the algorithm with its networks. None elsewhere."""
         self._agent: Agent | None = None
         self._compiled = False
+
+    def _request(self, **more: object) -> RunRequest:
+        """What is asked for; `more` settings lie above the others."""
+        given, below = overlay(self.given, more), overlay(self.settings, {})
+        return RunRequest(run=self.algorithm, settings=given, recorded=below, program=self)
 
     def _check(self) -> None:
         """Check the arguments that the algorithm's own settings do not cover.
@@ -274,7 +282,7 @@ class DistributedAgent:
         """
         agent = self._built()
         agent.limit_iterations(None)
-        agent.config.evaluation_interval = None  # by time; `train` has an interval of its own
+        agent.change_evaluations(evaluation_interval=None)  # by time; `train` has an interval of its own
         try:
             return agent.fit(
                 stop,
@@ -286,7 +294,7 @@ class DistributedAgent:
                 final_episodes=final_episodes,
             )
         finally:
-            agent.config.evaluation_interval = 0
+            agent.change_evaluations(evaluation_interval=0)
 
     @other_words(EPISODES)
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
@@ -318,9 +326,9 @@ class DistributedAgent:
         saved = None if before is None else before.save()
         self.close()
         self._agent = None
-        given = self.given | {"th_compile": compiled}
+        request = replace(self._request(th_compile=compiled), out=out)
         try:
-            agent = Agent(self.algorithm, given, out=out, program=self, like=like, below=self.settings)
+            agent = Agent(look(settle(request), like))
         except ResourceError as error:
             raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
         agent.notes = [_renamed(note) for note in agent.notes]

@@ -13,11 +13,11 @@ from raypid.address import ENVIRONMENT, chosen
 from raypid.algorithms.base import USUAL
 from raypid.changes import Change, described
 from raypid.config import Config, Source, is_none, overlay
+from raypid.modules import entry_name, to_json
 from raypid.nn.idle_settings import idle_settings
-from raypid.nn.network_spec import NetworkSpec
-from raypid.registry import ALGORITHMS
-from raypid.run.assembly import entry_name, learner_threads
-from raypid.runtime.plan import Plan, Share
+from raypid.run.assembly import learner_threads
+from raypid.run.resolve import ResolvedRun
+from raypid.runtime.plan import Share
 
 DEFAULT = "default"
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -87,9 +87,9 @@ class Row:
 
     def as_dict(self) -> dict[str, object]:
         """The row as JSON."""
-        replaced = [{"value": plain(s.value), "from": s.kind, "detail": s.detail} for s in self.sources[:-1]]
+        replaced = [{"value": to_json(s.value), "from": s.kind, "detail": s.detail} for s in self.sources[:-1]]
         detail = self.sources[-1].detail if self.sources else ""
-        about = {"value": plain(self.value), "from": self.kind, "detail": detail, "default": plain(self.default)}
+        about = {"value": to_json(self.value), "from": self.kind, "detail": detail, "default": to_json(self.default)}
         return {**about, "group": self.group, **({"replaced": replaced} if replaced else {})}
 
 
@@ -168,44 +168,36 @@ class Explanation:
 
 
 def explain(
-    run: str,
-    config: Config,
-    sources: Mapping[str, Sequence[Source]],
-    network: NetworkSpec,
+    run: ResolvedRun,
     changes: Sequence[Change] = (),
     about: Sequence[Row] = (),
-    plan: Plan | None = None,
     run_end: float | None = None,
 ) -> Explanation:
     """Explain the settings of a run.
 
     Args:
-        config: those in force, where they fit the machine.
-        sources: where each came from (`raypid.run.assembly.Resolved`).
-        network: what the environment's spaces made of the model's.
+        changes: what has been changed since the run began.
         about: rows for what is no setting: algorithm, stop criteria, folder.
-        plan: what goes where.
         run_end: environment step at which the run stops; None: not known.
     """
-    default = ALGORITHMS.get(run).Config()
-    chosen = _chosen(run, config, network)
+    config, default = run.config, run.algorithm.Config()
+    chosen = _chosen(run)
     if run_end is not None and config.lacks_end():
         chosen["schedule_steps"] = int(run_end), "a linear schedule ends with the run"
     rows = list(about)
     for name in overlay({}, default.to_dict()):  # those of the network by their full names
-        found, value = list(sources.get(name, ())), attrgetter(name)(config)
+        found, value = list(run.sources.get(name, ())), attrgetter(name)(config)
         if name in chosen:
             value, why = chosen[name]
             found.append(Source("adapted", why, value))
         rows.append(Row(name, value, found, attrgetter(name)(default)))
-    placement = plan.shares() if plan is not None and config.on_ray else ()
-    return Explanation(f"{run} on {entry_name(config.env)}", rows, changes, placement)
+    placement = run.plan.shares() if run.plan is not None and config.on_ray else ()
+    return Explanation(f"{run.run} on {entry_name(config.env)}", rows, changes, placement)
 
 
-def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[object, str]]:
+def _chosen(run: ResolvedRun) -> dict[str, tuple[object, str]]:
     """Settings that leave a choice to raypid -> what it chooses here, and by what."""
-    algorithm = ALGORITHMS.get(run)
-    settled, _ = algorithm.settled(config, network)
+    config, network = run.config, run.network
     kinds = "+".join(dict.fromkeys(leaf.kind for leaf in network.pipeline.leaves))
     size = f" of {network.pipeline.vector_size} numbers" if kinds == "vector" else ""
     widths = " and ".join(map(str, dict.fromkeys(network.hidden)))
@@ -217,8 +209,7 @@ def _chosen(run: str, config: Config, network: NetworkSpec) -> dict[str, tuple[o
         "backend": ("auto", lambda: "ray" if config.on_ray else "local", f"num_workers is {config.num_workers}"),
         "address": (config.address, lambda: chosen(config.address) or config.address, f"{ENVIRONMENT} names it"),
         "device": ("auto", lambda: config.learns_on, f"num_gpus is {config.num_gpus:g}"),
-        "kernel": ("auto", lambda: settled.kernel, "the faster for this network"),
-        "num_threads": (0, lambda: learner_threads(algorithm, config, network), f"for layers of {widths}"),
+        "num_threads": (0, lambda: learner_threads(run.algorithm, config, network), f"for layers of {widths}"),
     }
     idle = {**config.idle(), **idle_settings(config, network)}
     return {
@@ -268,16 +259,7 @@ def _named(source: Source) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    return json.dumps(plain(one)) == json.dumps(plain(other)) or one == other or (is_none(one) and is_none(other))
-
-
-def plain(value: object) -> object:
-    """A value as JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return value if value is None or isinstance(value, str | bool | int | float) else entry_name(value)
+    return json.dumps(to_json(one)) == json.dumps(to_json(other)) or one == other or (is_none(one) and is_none(other))
 
 
 def shown(value: object) -> str:
@@ -288,4 +270,4 @@ def shown(value: object) -> str:
         return f"{value:.10g}"
     if isinstance(value, Mapping) and value and not any(isinstance(part, Mapping) for part in value.values()):
         return ", ".join(f"{key} {shown(part)}" for key, part in value.items())
-    return json.dumps(plain(value))
+    return json.dumps(to_json(value))

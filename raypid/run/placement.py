@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from raypid.address import chosen
+from raypid.changes import differences
 from raypid.config import Config, ConfigError, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
+from raypid.run.resolve import ResolvedRun
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.plan import CPU, GPU, STORE, Node, Plan, all_places, plan, plan_around
@@ -41,16 +43,27 @@ _CHANNELS = (32, 64, 64)
 """Output channels of the convolutions where model.channels says nothing."""
 
 
-def look(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str]]:
-    """What `place` would go on with: the settings, the plan, and notes of what was changed. Nothing is started or reserved; a cluster is
-    joined, and left again. Of one that is full, the plan is for the time when others have ended, and a note says so.
+TO_FIT = "to fit this machine"
+"""Why `fit` has changed a setting."""
+
+
+def _placed(run: ResolvedRun, config: Config, found: Plan) -> ResolvedRun:
+    """The run with the settings that fit, and what goes where."""
+    fitted = differences(run.config.to_dict(), config.to_dict())
+    return replace(run.choose({name: (value, TO_FIT) for name, _, value in fitted}), plan=found)
+
+
+def look(run: ResolvedRun) -> tuple[ResolvedRun, list[str]]:
+    """What `place` would go on with: the run, and notes of what was changed. Nothing is started or reserved; a cluster is
+    joined, and left again. If it is full, the plan is for the time when others have ended, and a note says so.
 
     Raises:
         ConfigError, ResourceError: as `place`.
     """
+    config, network = run.config, run.network
     if not _joins(config):
         config, notes = _fitted(config, needs_of(config, network), _here(config))
-        return config, _plan_here(config, network), notes
+        return _placed(run, config, _plan_here(config, network)), notes
     backend = _joined(config)
     try:
         try:
@@ -60,7 +73,7 @@ def look(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str
                 raise
             found = later
             notes = [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error)}"]
-        return config, found, [*notes, *found.notes(), *backend.notes]
+        return _placed(run, config, found), [*notes, *found.notes(), *backend.notes]
     finally:
         backend.shutdown()
 
@@ -71,27 +84,29 @@ def _joins(config: Config) -> bool:
     return config.on_ray and (chosen(config.address) is not None or (ray is not None and ray.is_initialized()))
 
 
-def place(config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Backend, Plan, list[str]]:
+def place(run: ResolvedRun) -> tuple[ResolvedRun, Backend, list[str]]:
     """Check that a run fits, and only then start Ray where it is needed; or join a cluster, and reserve there what the run takes.
 
-    Returns the settings that fit, the backend, what goes where, and notes of what was changed.
+    Returns the run with settings that fit and its plan, the backend, and notes of what was changed.
 
     Raises:
         ConfigError: a number above 2^63, or settings that do not go together once they were made to fit.
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
+    config, network = run.config, run.network
     if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     if not _joins(config):
         config, notes = _fitted(config, needs_of(config, network), _here(config))
-        return config, _started(config) if config.on_ray else LocalBackend(), _plan_here(config, network), notes
-    backend = _joined(config)
+        backend: Backend = _started(config) if config.on_ray else LocalBackend()
+        return _placed(run, config, _plan_here(config, network)), backend, notes
+    cluster = _joined(config)
     try:
-        config, found, notes = _reserved(backend, config, network)
+        config, found, notes = _reserved(cluster, config, network)
     except BaseException:
-        backend.shutdown()
+        cluster.shutdown()
         raise
-    return config, backend, found, [*notes, *found.notes(), *backend.notes]
+    return _placed(run, config, found), cluster, [*notes, *found.notes(), *cluster.notes]
 
 
 def _started(config: Config) -> RayBackend:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raypid.modules import entry_name
 from raypid.ownership import why_unsigned
 from raypid.phases import Phases, parts_text
 from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import COUNTS, Progress
-from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy, return_text
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.stopping import further, going_on, quoted

@@ -14,6 +14,7 @@ from raypid.envs.resolve import package_of, resolve
 from raypid.registry import ALGORITHMS
 from raypid.run.agent import Agent
 from raypid.run.known_return import tuned_runs_here
+from raypid.run.resolve import SettledRun
 from raypid.tuned import TUNED, Record, record
 from raypid.types import Array
 
@@ -191,20 +192,21 @@ def other_versions(record: Record) -> str:
     return f"{'; '.join(changed)}: returns may differ." if changed else ""
 
 
-def hints(agent: Agent, resumed: bool, tuned: bool | str, is_repeated: bool, how: str = "tuned=True") -> list[str]:
+def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
     """Say from where a resumed run goes on; of a new one, that there are tuned settings which it does not use, or that those which it uses
     were recorded with other versions of packages.
 
     Args:
-        is_repeated: it repeats another run, whose settings it keeps.
+        run: what was asked for.
         how: what asks for tuned settings.
     """
-    if resumed:
+    if run.saved is not None:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
-    env = str(agent.config.env)
-    if tuned is True and (recorded := record(agent.run, env)) and (changed := other_versions(recorded)):
+    env, tuned = str(run.config.env), run.request.tuned
+    if tuned is True and (recorded := record(run.run, env)) and (changed := other_versions(recorded)):
         return [f"Tuned settings: {changed}"]
-    if not tuned and not is_repeated and (agent.run, env) in TUNED and tuned_runs_here(agent.run, env):
-        return [f"{agent.run} has tuned settings for {env}: {how} uses them."]
+    is_repeated = run.request.recorded_run is not None
+    if not tuned and not is_repeated and (run.run, env) in TUNED and tuned_runs_here(run.run, env):
+        return [f"{run.run} has tuned settings for {env}: {how} uses them."]
     return []

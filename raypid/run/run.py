@@ -13,13 +13,13 @@ from pathlib import Path
 from raypid import checkpoint
 from raypid.changes import CHANGES, read_changes
 from raypid.errors import Diverged, Halted, UserError, reason, shown
+from raypid.modules import entry_name
 from raypid.outcome import Outcome, end_by
 from raypid.outputs import ERRORS, Unwritten
 from raypid.phases import Phases, listening, phase
 from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger, read_params
 from raypid.reporting.panel import EVALUATION, Progress
 from raypid.reporting.streams import in_notebook
-from raypid.run.assembly import entry_name
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
@@ -190,7 +190,7 @@ class Run(Listener):
         self.has_begun = True
         agent.use_folder(self.folder)
         if self.options.evaluation_episodes is not None:
-            agent.set_evaluation_episodes(self.options.evaluation_episodes)
+            agent.change_evaluations(evaluation_num_episodes=self.options.evaluation_episodes)
         agent.evaluations.plan(in_run=True, goal=self.stop.get(EVALUATION), every_steps=self.options.evaluation_steps)
         agent.control.reset(in_run=True, time_s=self.stop.get("time_total_s", math.inf))
         self._end_listening = agent.listen(self)

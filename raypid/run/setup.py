@@ -9,16 +9,9 @@ from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import ConfigError, canonical
 from raypid.registry import ALGORITHMS
 from raypid.roles.by_hand import Setup
-from raypid.run.assembly import (
-    AlgorithmClass,
-    examine,
-    learner_threads,
-    replay_spec,
-    resolve_settings,
-    rollout_spec,
-    with_tuned,
-)
-from raypid.run.training import algorithm_of, named_algorithm, refuse_policy, settings_of
+from raypid.run.assembly import learner_threads, replay_spec, rollout_spec
+from raypid.run.calls import algorithm_of, named_algorithm, request_of
+from raypid.run.resolve import AlgorithmClass, resolve
 from raypid.runtime.resources import limit_threads
 
 _RAY = "your program starts or joins Ray, and .options(num_cpus=N) of an actor reserves CPUs"
@@ -96,32 +89,29 @@ def setup(
         raise ConfigError('Name the algorithm: raypid.setup("PPO", "CartPole-v1").')
     name = algorithm_of(run)
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
-    refuse_policy(f'raypid.setup("{name}", ', name, (env, config), settings)
-    chosen = settings_of(() if env is None else (env,), config, settings)
-    _check_by_hand(name, algorithm, chosen)
-    resolved = resolve_settings(name, chosen, with_tuned(name, tuned, {}, chosen))
-    found = examine(name, resolved.config, given=chosen)
-    if found.callbacks is not None:
+    request = request_of(name, () if env is None else (env,), config, settings, tuned=tuned)
+    _check_by_hand(name, algorithm, request.settings)
+    resolved = resolve(replace(request, stop={}))
+    if resolved.callbacks is not None:
         raise ConfigError(
             "callbacks belong to an agent's run; in a loop of your own, read the reports of Rollout.collect."
         )
-    resolved.settle(found.adapted)
     limit_threads(1)  # as for an agent, whose numbers these are
-    settled, _ = algorithm.settled(resolved.config, found.network)
+    c, network = algorithm.portable(resolved.config), resolved.network
     replay = None
-    if isinstance(settled, OffPolicyConfig):
-        if settled.replays_sequences:
+    if isinstance(c, OffPolicyConfig):
+        if c.replays_sequences:
             raise ConfigError(
                 f"{name} replays sequences, which raypid.roles.Replay does not draw; take DQN with frame_stack."
             )
-        replay = replay_spec(settled, found.network)
-    spec = rollout_spec(algorithm, settled, found.network)
+        replay = replay_spec(c, network)
+    spec = rollout_spec(algorithm, c, network)
     return Setup(
         algorithm=algorithm,
-        config=settled,
+        config=c,
         spec=spec,
-        evaluation=replace(spec, env=found.evaluation_env),
+        evaluation=replace(spec, env=resolved.evaluation_env),
         replay=replay,
-        num_threads=learner_threads(algorithm, settled, found.network),
-        initial=found.initial,
+        num_threads=learner_threads(algorithm, c, network),
+        initial=resolved.initial,
     )

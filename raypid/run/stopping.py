@@ -15,6 +15,7 @@ from raypid.outcome import Outcome
 from raypid.reporting.ending import MIN_EPISODES
 from raypid.reporting.panel import COUNTS
 from raypid.run.best import BestPolicy
+from raypid.run.resolve import SettledRun
 from raypid.run.training import totals_of
 from raypid.stops import STEPS
 
@@ -59,20 +60,20 @@ def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
     return ""
 
 
-def left_alone(
-    folder: Path, config: Config, stop: Mapping[str, float], *, python: bool = False
-) -> tuple[Outcome, str] | None:
-    """If a saved run has met its stop criteria: its outcome, and what to say. None if there is something to do.
+def already_finished(run: SettledRun) -> tuple[Outcome, str] | None:
+    """If a saved run that would go on by Ray has met its stop criteria: its outcome and a message; else None.
 
     Nothing is built for it: starting Ray takes seconds, and a cluster may be gone.
     """
-    if config.init_from is not None:
+    if run.saved is None or run.config.init_from is not None:
         return None
     totals: dict[str, float] = {}
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # whoever goes on says what is wrong with the checkpoint
-        totals = totals_of(checkpoint.read_manifest(checkpoint.find(folder))["counters"])
-    reached = met(stop, totals) if totals.get("training_iteration") else ""
-    return as_it_is(folder, config, stop, totals, reached, python=python) if reached else None
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # going on says what is wrong with the checkpoint
+        totals = totals_of(run.saved.manifest["counters"])
+    reached = met(run.stop, totals) if totals.get("training_iteration") else ""
+    if not reached:
+        return None
+    return as_it_is(run.folder, run.config, run.stop, totals, reached, python=run.request.python)
 
 
 def as_it_is(

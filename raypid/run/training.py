@@ -11,37 +11,34 @@ import weakref
 from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from raypid import checkpoint, names
-from raypid.address import NotJoined
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
+from raypid.checkpoint import Checkpoint
 from raypid.config import (
     Config,
     ConfigError,
-    Given,
-    canonical,
-    check_known,
-    overlay,
     read_otherwise,
     renamed,
     setting_told,
-    type_hints,
 )
 from raypid.errors import Diverged, Halted, UserError, shown
 from raypid.keywords import DIR, EPISODES, OBS, other_words
+from raypid.modules import entry_name
 from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import DeployedPolicy, make_policy, read_policy_weights, save_policy
+from raypid.nn.policy import DeployedPolicy, make_policy, save_policy
 from raypid.ops.normalizer import saved_moments
 from raypid.outcome import Outcome, Result
 from raypid.outputs import ErrorFile
 from raypid.phases import phase
-from raypid.registry import ALGORITHMS, Registries, by_name, get_registry
+from raypid.registry import ALGORITHMS
 from raypid.replay.disk import checksums_in, link_save
 from raypid.roles.evaluator import Order
 from raypid.roles.fitness import FitnessRollout
@@ -49,20 +46,11 @@ from raypid.roles.given import check_folder
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run import loops
-from raypid.run.assembly import (
-    TO_FIT,
-    Resolved,
-    RunProgram,
-    assemble,
-    entry_name,
-    new_run_folder,
-    resolve_settings,
-    with_tuned,
-)
+from raypid.run.assembly import assemble, new_run_folder
 from raypid.run.evaluation import Evaluations
 from raypid.run.events import Control, Events, Listener
 from raypid.run.rescue import Fallback, Mark, write_post_mortem
-from raypid.run.saved import saved_run
+from raypid.run.resolve import ResolvedRun
 from raypid.runtime.handle import Backend, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalHandle
@@ -122,135 +110,86 @@ def _numbers(array: Array) -> list[float]:
     return numbers
 
 
-_NO_DEFAULTS = "DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has."
-
-
 class _Answering(ABCMeta):
     """The type of agents' classes: `raypid.PPO.load` is answered as `agent.load` is."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(cls, name: str) -> object:
-            raise AttributeError(_NO_DEFAULTS) if name == "DEFAULT_CONFIG" else names.missing_method(cls, name)
-
-
-class _DefaultConfig:
-    """All settings of an agent's algorithm with their defaults; a new dict whenever it is asked for."""
-
-    def __get__(self, agent: Training | None, owner: type[Training]) -> dict[str, object]:
-        if owner.algorithm is None:
-            raise AttributeError(_NO_DEFAULTS)
-        return ALGORITHMS.get(owner.algorithm).Config().to_dict()
-
-
-def _check_registry(registry: Registries | None) -> None:
-    """Check that it is this process's own.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    if registry is not None and registry is not get_registry():
-        raise ConfigError(
-            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
-            "its kin; what is registered in this process is found without a registry too."
-        )
-
-
-def _named(run: str | None) -> str:
-    """The name of the algorithm, which must be given."""
-    if run is None:
-        raise ConfigError(f"Name the algorithm: {', '.join(ALGORITHMS.names())}.")
-    return run
+            if name == "DEFAULT_CONFIG":
+                raise AttributeError("An Agent has no DEFAULT_CONFIG before its algorithm is named; raypid.PPO has.")
+            raise names.missing_method(cls, name)
 
 
 class Training(metaclass=_Answering):
-    """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds whole runs (`fit`).
+    """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds ways to ask for it, and whole runs (`fit`).
 
     Args:
-        given: the algorithm and the environment, in this order, each once: `Agent("PPO", "CartPole-v1")`. A class such as `raypid.PPO`
-            fixes the algorithm: `PPO("CartPole-v1")`. A mapping among them is `config`.
-        run: the algorithm: a name, or a subclass of `raypid.algorithms.base.Algorithm`, which is registered under its name.
-        config: settings as a mapping, or a file of them (YAML or JSON; a run's params.json repeats its settings); keywords override
-            it. `DEFAULT_CONFIG` has all of them.
-        tuned: start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that a search has
-            saved, given by their name or file.
-        out: the run's folder, for `save`, `fit` and errors. By default one under runs/ is chosen when it is needed.
-        below: settings below those given, from a checkpoint. They may be without effect.
-        program: replaces the algorithm's collecting and learning (`raypid.DistributedAgent`).
-        like: the network that the agent must have, for instance that of a checkpoint that will be restored.
-        registry: what `raypid.get_registry()` returns, or nothing: names are looked up in this process in either case.
+        resolved: what to train, everything decided. If it goes on from a checkpoint, the state is restored.
 
     Raises:
-        ConfigError: a setting that does not exist or does not fit.
-        ResourceError: more workers or GPUs than there are.
-        EnvError: the environment cannot be used. Nothing has been started then.
+        ConfigError, ResourceError: it does not fit on the machine; nothing has been started then.
     """
 
-    algorithm: ClassVar[str | None] = None
-    DEFAULT_CONFIG = _DefaultConfig()
     _policy: DeployedPolicy | None = None
     _policy_is_current = False
 
-    def __init__(
-        self,
-        *given: object,
-        run: object = None,
-        config: Mapping[str, object] | str | Path | None = None,
-        out: str | Path | None = None,
-        tuned: bool | str = False,
-        program: RunProgram | None = None,
-        like: NetworkSpec | None = None,
-        below: Mapping[str, object] | None = None,
-        registry: Registries | None = None,
-        **settings: object,
-    ) -> None:
+    def __init__(self, resolved: ResolvedRun) -> None:
         self._closed = True  # until there is something to close
-        _check_registry(registry)
-        name, notes = self._algorithm(given, run), tuple[str, ...]()
-        given = given if run is not None or self.algorithm is not None else given[1:]
-        if name is not None:
-            refuse_policy(f"raypid.{name}(", name, given, settings)
-        if isinstance(config, str | Path):
-            from raypid.run_file import read_for
-
-            name, file = read_for(name, config, trust=False, given=settings)
-            below, config, notes = overlay(file.recorded, below or {}), file.settings, file.notes
-            out, tuned = out or file.out, tuned or file.tuned
-        self.run = name = _named(name)
-        chosen = settings_of(given, config, settings)
-        below = with_tuned(name, tuned, below or {}, chosen)
-        resolved = resolve_settings(name, chosen, below, open_end=True)  # `fit` knows it, or `train` refuses
-        self.out = Path(out) if out is not None else None
         self._begin_counts()
+        self.out = resolved.request.out
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
         self.replay_restored = False
         """Whether the last restore included a replay buffer."""
+        program = resolved.request.program
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(name, resolved.config, program, like, chosen)
-        self.config, self.network, self.context = system.config, system.network, system.context
-        found = system.found
-        self.observation_space, self.action_space = found.sample.observation_space, found.sample.action_space
+        system = assemble(resolved)
+        self.resolved, self.context, self.evaluations = system.run, system.context, system.evaluations
+        """The run as it was resolved: the only settings that are in force."""
+        self.observation_space, self.action_space = resolved.sample.observation_space, resolved.sample.action_space
         """Of one environment, as it gives and takes them."""
-        self.evaluations = system.evaluations
-        self.backend, self.plan = system.context.backend, system.plan
+        self.backend = system.context.backend
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
-        self.notes = [*system.notes, *renamed(chosen), *read_otherwise(chosen, resolved.config), *notes]
+        given = resolved.request.settings
+        self.notes = [*system.notes, *renamed(given), *read_otherwise(given, resolved.config), *resolved.notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.changes`)."""
-        self.sources = resolved.sources
-        """Where each setting came from (`raypid.run.assembly.Resolved`)."""
-        resolved.settle(found.adapted)
-        self._made_to_fit = self._note_fit(resolved)
+        fitted = list(differences(resolved.record(), self.resolved.record()))
+        for name, before, after in fitted:
+            self.note_change(name, before, after, FIT)
+        self._made_to_fit = {name for name, _, _ in fitted}
         self.fallback = Fallback(self.context)
-        self.events, self.control = Events(found.callbacks), Control()
+        self.events, self.control = Events(resolved.callbacks), Control()
         self._connect()
         self._loop = self._new_loop()
         self._mark()
         self._closed = False
+        if resolved.saved is not None:
+            try:
+                with phase("loading", "loading the checkpoint"):
+                    self._restore(resolved.saved)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def run(self) -> str:
+        """The algorithm's name."""
+        return self.resolved.run
+
+    @property
+    def config(self) -> Config:
+        """The settings in force. They are immutable."""
+        return self.resolved.config
+
+    @property
+    def network(self) -> NetworkSpec:
+        """The network for the environment's spaces."""
+        return self.resolved.network
 
     def _begin_counts(self) -> None:
         self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
@@ -263,43 +202,6 @@ class Training(metaclass=_Answering):
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self.run_end: int | None = None
         """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
-
-    def _algorithm(self, given: Sequence[object], run: object) -> str | None:
-        """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
-        if run is not None:
-            self._check_is_ours(named := algorithm_of(run))
-            return named
-        if self.algorithm is not None:
-            return self.algorithm
-        return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
-
-    @classmethod
-    def _check_is_ours(cls, run: str, path: str | Path | None = None) -> None:
-        """Check that agents of this class run an algorithm: raypid.SAC runs SAC alone, raypid.Agent any.
-
-        Args:
-            path: where it was saved, None if it was not.
-
-        Raises:
-            ConfigError: they do not.
-        """
-        if cls.algorithm is None or ALGORITHMS.canonical(cls.algorithm) == run:
-            return
-        if path is None:
-            raise ConfigError(
-                f"{cls.__name__} trains with {cls.algorithm}, not with {run}: leave run out, or call raypid.Agent({run!r}, ...)."
-            )
-        raise ConfigError(
-            f"{path} holds a run of {run}, not of {cls.algorithm}: call raypid.Agent.from_checkpoint({str(path)!r}), which takes any."
-        )
-
-    def _note_fit(self, resolved: Resolved) -> set[str]:
-        """Write down what was changed to make the run fit; returns the names of these settings."""
-        fitted = list(differences(plain(resolved.config), plain(self.config)))
-        for name, before, after in fitted:
-            self.note_change(name, before, after, FIT)
-            resolved.adapt(name, after, TO_FIT)
-        return {name for name, _, _ in fitted}
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
@@ -380,7 +282,7 @@ class Training(metaclass=_Answering):
         """Every setting, where it came from, and what raypid chose itself. Printed, it shows what differs from the defaults."""
         from raypid.run.explain import explain
 
-        return explain(self.run, self.config, self.sources, self.network, self.changes, (), self.plan, self.run_end)
+        return explain(self.resolved, self.changes, run_end=self.run_end)
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -650,11 +552,12 @@ class Training(metaclass=_Answering):
             self.keep_evidence(error)
             raise
 
-    def set_evaluation_episodes(self, number: int) -> None:
-        """Play so many episodes in each evaluation from here on."""
-        self.config.evaluation_num_episodes = number
-        saved = {"key": "evaluation_num_episodes", "from": number, "step": self.timesteps}
-        self.changes = [c for c in self.changes if not saved.items() <= c.items()]  # it is as it was
+    def change_evaluations(self, **settings: object) -> None:
+        """Change settings of evaluations from here on."""
+        self.resolved = replace(self.resolved, config=self.config.replace(settings))
+        self.evaluations.config = self.config
+        undone = [{"key": key, "from": value, "step": self.timesteps} for key, value in settings.items()]
+        self.changes = [c for c in self.changes if not any(one.items() <= c.items() for one in undone)]
 
     # -- acting -----------------------------------------------------------------------------------------------------
 
@@ -846,8 +749,10 @@ class Training(metaclass=_Answering):
             ConfigError: it belongs to another algorithm or network.
         """
         self.check_open()
-        folder = checkpoint.find(Path(check_folder("restore", path)))
-        state, manifest = checkpoint.load_checkpoint(folder)
+        self._restore(checkpoint.open_checkpoint(Path(check_folder("restore", path))))
+
+    def _restore(self, saved: Checkpoint) -> None:
+        folder, manifest, state = saved.path, saved.manifest, saved.state()
         if "counters" not in manifest:
             raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
         with checkpoint.refusing(f"The checkpoint {folder}"):
@@ -859,7 +764,7 @@ class Training(metaclass=_Answering):
             whole_lengths = [int(length) for length in lengths]
             if (algorithm := manifest["algorithm"]) != self.run:
                 raise ConfigError(
-                    f"{path} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}: raypid.Agent.from_checkpoint makes one that fits."
+                    f"{folder} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}: raypid.Agent.from_checkpoint makes one that fits."
                 )
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
         self._drop_calls()
@@ -906,9 +811,8 @@ class Training(metaclass=_Answering):
         """Go on with the changes up to a checkpoint, and write down which of its settings are others from here on."""
         saved, changes = manifest["config"], manifest.get("changes", [])
         self.changes = list(changes) if manifest["signed"] else without_code(changes)
-        if self.config.init_from is None:
-            began = saved.get("init_from")
-            self.config.init_from = str(began) if began is not None else None
+        if self.config.init_from is None and (began := saved.get("init_from")) is not None:
+            self.resolved = replace(self.resolved, config=replace(self.config, init_from=str(began)))
         for name, before, after in differences(saved, self.plain_config()):
             self.note_change(name, before, after, FIT if name in self._made_to_fit else RESUME)
             if name not in self._made_to_fit:  # that is said where it is done
@@ -930,61 +834,9 @@ class Training(metaclass=_Answering):
             replay.source.clear()
             self.notes.append(f"{folder} has no replay buffer: it fills up before learning goes on")
 
-    @classmethod
-    def from_checkpoint(
-        cls: type[A],
-        path: str | Path,
-        config: Mapping[str, object] | None = None,
-        *,
-        out: str | Path | None = None,
-        trust: bool = False,
-        **settings: object,
-    ) -> A:
-        """The agent that wrote a checkpoint, with its settings; those given here override them.
-
-        Args:
-            trust: import what only the checkpoint names, though this user's raypid did not write it.
-
-        Raises:
-            CheckpointError: there is none, or it is damaged.
-            ConfigError: it is of another algorithm than this class's; `raypid.Agent` takes any.
-            UntrustedError: it names code that may not be imported.
-        """
-        given = overlay(config or {}, settings)
-        cls._check_is_ours(checkpoint.read_manifest(checkpoint.find(Path(path)))["algorithm"], path)
-        folder, manifest = saved_run(path, given, trust=trust)
-        program = manifest.get("program", "")
-        if program and not program.startswith("raypid."):
-            raise ConfigError(
-                f"{path} was trained by {program}, which has its own run and update: build one in Python, call restore({str(path)!r}) "
-                "and then train."
-            )
-        like = read_policy_weights(folder / "policy")[0]
-        saved = Given({**manifest["config"], "init_from": None}, "resume", str(path))  # that was where it began
-        if any(given.get(name) is not None for name in ("init_from", "weights_file")):
-            raise ConfigError(
-                "init_from has no effect here: the checkpoint's weights are those that training goes on with."
-            )
-        try:
-            agent = cls(run=manifest["algorithm"], config=given, out=out, like=like, below=saved)
-        except NotJoined as error:
-            if "address" in given or manifest["config"].get("address") is None:
-                raise
-            raise NotJoined(
-                f"{error} That is where this run was: address='local' goes on with Ray on this machine, with fit=True too if it is "
-                "smaller, num_workers=0 without Ray."
-            ) from error
-        try:
-            with phase("loading", "loading the checkpoint"):
-                agent.restore(folder)
-        except BaseException:
-            agent.close()
-            raise
-        return agent
-
     def plain_config(self) -> dict[str, object]:
         """The settings as JSON, with "module:name" for classes and functions."""
-        return plain(self.config)
+        return self.resolved.record()
 
     def default_out(self) -> Path:
         """The run's folder. If none was given, the first call chooses one under runs/."""
@@ -1036,114 +888,3 @@ def _end(pid: int, evaluations: Evaluations, workers: WorkerGroup[Any, Any], bac
         evaluations.close()
     finally:
         backend.shutdown()
-
-
-_POLICIES_OF_OTHERS = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy", "MlpLstmPolicy", "CnnLstmPolicy")
-
-
-def refuse_policy(call: str, run: str, given: Sequence[object], settings: Mapping[str, object]) -> None:
-    """Refuse the class of a policy in the place of the environment, as Stable-Baselines3 has it, and write the call as it is here.
-
-    Args:
-        call: the call up to the environment, such as "raypid.PPO(".
-        given: what was given by position from the environment on.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    name = given[0] if given and isinstance(given[0], str) else getattr(given[0], "__name__", "") if given else ""
-    if name not in _POLICIES_OF_OTHERS:
-        return
-    hints, more = type_hints(ALGORITHMS.get(run).Config), ""
-    try:
-        check_known(settings, hints)
-    except ConfigError as error:
-        more = f" {error}"
-    env = next((value for value in (*given[1:], settings.get("env")) if value is not None), "CartPole-v1")
-    made = next(iter(getattr(env, "envs", ())), env)  # the first of a vector
-    env = getattr(getattr(made, "spec", None), "id", env)
-    words = [f'"{env}"' if isinstance(env, str) else "env"]
-    for key, value in settings.items():
-        if key != "env" and canonical(key).partition(".")[0] in hints:
-            words.append(f"{key}={shown(value)}")
-    raise ConfigError(
-        f"There is no {name} here, the network fits the environment by itself: {call}{', '.join(words)}).{more} "
-        'Another network is model={"hidden": [64, 64]}.'
-    )
-
-
-def plain(config: Config) -> dict[str, object]:
-    """Settings as JSON, with "module:name" for classes and functions."""
-    values: dict[str, object] = config.to_dict()
-    for name in ("env", "evaluation_env", "callbacks", "intrinsic_reward"):
-        if values.get(name) is not None:
-            values[name] = entry_name(values[name])
-    values["init_from"] = None if values["init_from"] is None else str(values["init_from"])
-    return values
-
-
-def settings_of(given: Sequence[object], config: object, settings: Mapping[str, object]) -> Given:
-    """The settings of an agent: keywords over `config`. What was given by position is the environment, or a mapping, which is `config`.
-
-    Raises:
-        ConfigError: one of the two was given twice.
-    """
-    envs = [value for value in given if not isinstance(value, Mapping) and value is not None]
-    configs = [value for value in (*given, config) if isinstance(value, Mapping)]
-    if config is not None and not isinstance(config, Mapping):
-        value: object = config
-        more = f" A number of steps is stop={value}." if isinstance(value, (int, float)) else ""
-        raise ConfigError(f"config takes a mapping of settings, not {shown(value)}.{more}")
-    if len(each := [*envs, *(settings[name] for name in ("env",) if name in settings)]) > 1:
-        found = [by_name(value) for value in each]
-        told = next((told for _, told in found if told), " Settings are keywords: lr=0.001.")
-        raise ConfigError(f"Give one environment: {' or '.join(what for what, _ in found)}?{told}")
-    if len(configs) > 1:
-        raise ConfigError("config was given twice: give one mapping of settings; keywords override it.")
-    return overlay(configs[0] if configs else {}, {**({"env": envs[0]} if envs else {}), **settings})
-
-
-def named_algorithm(call: str, run: object, env: object, settings: dict[str, object]) -> object:
-    """The algorithm of `raypid.train` or `raypid.setup`: `run`, or what was given as algorithm=..., which is taken out of `settings`.
-
-    Raises:
-        ConfigError: it was given twice, or after the environment, as other libraries have it.
-    """
-    if "algorithm" in settings:
-        other = settings.pop("algorithm")
-        if run is not None:
-            raise ConfigError(f"Give one algorithm: {shown(run)} or {shown(other)}?")
-        run = other
-    named = isinstance(run, str) and isinstance(env, str) and ALGORITHMS.canonical(run) not in ALGORITHMS
-    if named and ALGORITHMS.canonical(str(env)) in ALGORITHMS:
-        raise ConfigError(f'The algorithm comes first: raypid.{call}("{ALGORITHMS.canonical(str(env))}", "{run}").')
-    return run
-
-
-def algorithm_of(run: object) -> str:
-    """The name of the algorithm that a name, or a class such as raypid.PPO, stands for. An Algorithm class of the user's own is
-    registered under its name.
-
-    Raises:
-        ConfigError: it is neither.
-        UserError: an unknown name, with the nearest known ones.
-    """
-    if isinstance(run, str):
-        ALGORITHMS.get(run := ALGORITHMS.canonical(run))
-        return run
-    named: object = getattr(run, "algorithm", None)
-    if isinstance(run, type) and issubclass(run, Training) and isinstance(named, str):
-        return named
-    known = next((name for name in ALGORITHMS.names() if ALGORITHMS.entry(name) is run), "")
-    if known:
-        return known
-    if isinstance(run, type) and hasattr(run, "Config"):
-        if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
-            raise ConfigError(
-                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.config.Config or of another algorithm's "
-                f"Config, not {shown(run.Config)}."
-            )
-        if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:
-            ALGORITHMS.add(run.__name__, run)
-        return run.__name__
-    raise ConfigError(f"An algorithm is a name or a class, such as 'PPO' or raypid.PPO, not {shown(run)}.")

@@ -15,7 +15,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,6 +35,7 @@ from raypid.reporting.logger import FolderLost, read_results
 from raypid.reporting.panel import TRAINING, Progress, known
 from raypid.run.agent import Agent
 from raypid.run.folder import clear_folder, lock_folder
+from raypid.run.resolve import resolve
 from raypid.run.run import Run, RunOptions
 from raypid.run.signals import signals_call
 from raypid.runtime.ray import RayBackend
@@ -136,8 +137,8 @@ class RunTrainable(AgentTrainable):
             if checkpoint is None:
                 clear_folder(folder)
             shared = share(trial.run, overlay(trial.below, self.settings), trial.resources or {})
-            below = {**shared, **trial.below}
-            self.agent = Agent(trial.run, self.settings, out=folder, below=below)
+            request = replace(trial.request(**shared), settings=overlay({}, self.settings), out=folder)
+            self.agent = Agent(resolve(request))
         self.agent.listen(self.exploits)
         steps = {"checkpoint_steps": self.every} if self.every else {}
         by_time = self.agent.config.evaluation_interval is None

@@ -21,11 +21,12 @@ from raypid.errors import Diverged
 from raypid.modules import here
 from raypid.registry import ALGORITHMS, ENVS, adopt, registered
 from raypid.run.agent import Agent
-from raypid.run.assembly import tuned_settings
+from raypid.run.calls import algorithm_of
 from raypid.run.evaluation import never
 from raypid.run.placement import bundles
-from raypid.run.training import algorithm_of
+from raypid.run.resolve import resolve, tuned_settings
 from raypid.runtime.ray_parcel import Carried, enter_folder
+from raypid.settings.request import RunRequest
 from raypid.tune.exploit import Exploits, write_fingerprints
 
 CPUS, GPUS, DRIVER_CPUS = "cpu", "gpu", "driver_cpu_limit"
@@ -128,8 +129,9 @@ class AgentTrainable(Trainable):
         settings = self._settings(config)
         _find_env(settings.get("env"))
         below = tuned_settings(self.run, settings.get("env")) if self.tuned else {}
-        below = {**share(self.run, settings, self.resources), **below}
-        self.agent = Agent(self.run, settings, out=self.logdir, below=below)
+        below = overlay(share(self.run, settings, self.resources), below)
+        request = RunRequest(run=self.run, settings=overlay({}, settings), recorded=below, out=Path(self.logdir))
+        self.agent = Agent(resolve(request))
         self.exploits = Exploits(Path(self.logdir))
         self.agent.listen(self.exploits)
         self.agent.evaluations.plan(in_run=True)  # as `fit` does

@@ -35,8 +35,8 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
     """With one worker and one gradient an update, gradient there and step here are A2C's step."""
     shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000, "kernel": kernel, "normalize_observations": True}
     network = spec_of()
-    a3c, a2c = A3C(A3CConfig(**shared), network, 0), A2C(A2CConfig(**shared), network, 0)
-    sends = GradientRollout(rollout_spec(network), lambda policy: A3C(A3CConfig(**shared), network, 7))
+    a3c, a2c = A3C.make(A3CConfig(**shared), network, 0), A2C.make(A2CConfig(**shared), network, 0)
+    sends = GradientRollout(rollout_spec(network), lambda policy: A3C.make(A3CConfig(**shared), network, 7))
     plain = Rollout(rollout_spec(network))
     for k in range(4):
         report, gradients = sends.collect(a3c.weights())
@@ -55,10 +55,10 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
 
 def test_a_fragment_without_a_step_gives_no_gradient() -> None:
     """One row of one environment that takes a row to reset: every fragment but some is no step at all."""
-    a3c = A3C(A3CConfig(), spec_of(normalize=False), 0)
+    a3c = A3C.make(A3CConfig(), spec_of(normalize=False), 0)
     env = EnvSpec(env="CartPole-v1", num_envs=1, seed=3, vectorizer="sync", time_limit=1)
     spec = RolloutSpec(env=env, network=spec_of(normalize=False), fragment_length=1, seed=3)
-    worker = GradientRollout(spec, lambda policy: A3C(A3CConfig(), spec.network, 7))
+    worker = GradientRollout(spec, lambda policy: A3C.make(A3CConfig(), spec.network, 7))
     reports = [worker.collect(a3c.weights()) for _ in range(4)]
     assert [(report.num_steps, gradients.num_steps) for report, gradients in reports] == [(1, 1)] * 4
     assert [report.episode_lengths for report, _ in reports] == [[1]] * 4
@@ -72,7 +72,7 @@ def gradients_of(a3c: Any, scale: float) -> Gradients:
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_several_gradients_are_one_step(reduce: str) -> None:
     settings = {"gradients_per_update": 3, "gradient_reduce": reduce, "max_grad_norm": None, "rmsprop_eps": 1.0}
-    a3c = A3C(A3CConfig(**settings), spec_of(normalize=False), 0)
+    a3c = A3C.make(A3CConfig(**settings), spec_of(normalize=False), 0)
     before = a3c.network.numpy().copy()
     update = a3c.update([gradients_of(a3c, scale) for scale in (1.0, 2.0, 6.0)], 0)
     g = 3.0 if reduce == "mean" else 9.0
@@ -86,7 +86,7 @@ def test_gradients_count_in_the_order_of_arrival() -> None:
     """One RMSProp for all: what came first has shrunk the step of what came second."""
     results = []
     for order in ((1.0, 4.0), (4.0, 1.0)):
-        a3c = A3C(A3CConfig(max_grad_norm=None, rmsprop_eps=1e-3), spec_of(normalize=False), 0)
+        a3c = A3C.make(A3CConfig(max_grad_norm=None, rmsprop_eps=1e-3), spec_of(normalize=False), 0)
         for scale in order:
             a3c.update([gradients_of(a3c, scale)], 0)
         results.append(a3c.network.numpy().copy())
@@ -96,8 +96,8 @@ def test_gradients_count_in_the_order_of_arrival() -> None:
 def test_rewards_are_scaled_by_the_returns_of_all_workers() -> None:
     """As A2C scales them, which has the fragments of both workers, and both here do it alike."""
     config, network = A3CConfig(gradients_per_update=2), spec_of(normalize=False)
-    a3c, a2c = A3C(config, network, 0), A2C(A2CConfig(), network, 0)
-    workers = [GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0), i) for i in range(2)]
+    a3c, a2c = A3C.make(config, network, 0), A2C.make(A2CConfig(), network, 0)
+    workers = [GradientRollout(rollout_spec(network), lambda policy: A3C.make(config, network, 0), i) for i in range(2)]
     plain = [Rollout(rollout_spec(network), i) for i in range(2)]
     assert a3c.return_scaler is not None and a2c.return_scaler is not None
     for _ in range(3):
@@ -114,10 +114,10 @@ def test_rewards_are_scaled_by_the_returns_of_all_workers() -> None:
 def test_a_gradient_is_of_rewards_scaled_by_all_returns() -> None:
     """A worker whose learner has seen returns that vary far more makes a smaller value gradient."""
     network = spec_of(normalize=False)
-    a3c, norms = A3C(A3CConfig(), network, 0), []
+    a3c, norms = A3C.make(A3CConfig(), network, 0), []
     for others in (zero_moments(1), Moments(np.float64(1e6), np.zeros(1), np.full(1, 1e12))):
         a3c.merge_returns(others)
-        worker = GradientRollout(rollout_spec(network), lambda policy: A3C(A3CConfig(), network, 0))
+        worker = GradientRollout(rollout_spec(network), lambda policy: A3C.make(A3CConfig(), network, 0))
         norms.append(float(np.linalg.norm(worker.collect(a3c.weights())[1].flat)))
         worker.close()
     assert norms[1] < norms[0] / 2
@@ -126,8 +126,8 @@ def test_a_gradient_is_of_rewards_scaled_by_all_returns() -> None:
 def test_a_worker_hands_on_what_it_kept_by_itself() -> None:
     """Earlier versions scaled rewards by each worker's own returns, and saved these with it."""
     config, network = A3CConfig(), spec_of(normalize=False)
-    learner = A3C(config, network, 0)
-    worker = GradientRollout(rollout_spec(network), lambda policy: A3C(config, network, 0))
+    learner = A3C.make(config, network, 0)
+    worker = GradientRollout(rollout_spec(network), lambda policy: A3C.make(config, network, 0))
     own = {"count": np.array(500.0), "mean": np.array([9.0]), "m2": np.array([800.0]), "carry": np.zeros(4)}
     worker.load_state_dict({**worker.state_dict(), "source": own})
     worker.boundary(1)
@@ -136,7 +136,7 @@ def test_a_worker_hands_on_what_it_kept_by_itself() -> None:
     saved = worker.state_dict()["source"]
     assert saved["count"] == 0 and saved["carry"].any()
     learner.update([gradients], 0)
-    other = A3C(config, network, 1)
+    other = A3C.make(config, network, 1)
     other.load_state_dict(learner.state_dict())
     assert other.weights().extra["return_count"] == gradients.returns.num_rows
     again = worker.collect(learner.weights())[1]
@@ -149,8 +149,8 @@ def test_one_worker_with_a_memory_learns_what_a2c_does(network: str) -> None:
     """The gradient through the memory, from its state at the start of each fragment, is A2C's over all streams at once."""
     shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000}
     spec = build_spec(STATE, spaces.Discrete(2), ModelConfig(hidden=(16,), network=network, memory_size=8))
-    a3c, a2c = A3C(A3CConfig(**shared), spec, 0), A2C(A2CConfig(**shared), spec, 0)
-    sends = GradientRollout(rollout_spec(spec), lambda policy: A3C(A3CConfig(**shared), spec, 7))
+    a3c, a2c = A3C.make(A3CConfig(**shared), spec, 0), A2C.make(A2CConfig(**shared), spec, 0)
+    sends = GradientRollout(rollout_spec(spec), lambda policy: A3C.make(A3CConfig(**shared), spec, 7))
     plain = Rollout(rollout_spec(spec))
     begun_within = 0
     for _ in range(4):

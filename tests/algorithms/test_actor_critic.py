@@ -58,7 +58,7 @@ def trajectory(seed: int = 0, valid: Any = None, final: bool = False) -> Traject
 @pytest.mark.parametrize("final", [False, True])
 def test_prepare_keeps_valid_rows_in_order(final: bool) -> None:
     t = trajectory(final=final)
-    algorithm = PPO(PPOConfig(gamma=0.9, gae_lambda=0.0, normalize_rewards=False), make_spec(), 0)
+    algorithm = PPO.make(PPOConfig(gamma=0.9, gae_lambda=0.0, normalize_rewards=False), make_spec(), 0)
     batch = algorithm.prepare(t)
     assert len(batch) == t.num_valid < T * B
     n = 0
@@ -84,7 +84,7 @@ def test_rewards_are_scaled_then_clipped_in_the_learner_only() -> None:
     t.terminated[:] = True  # the target is the reward
     before = t.reward.copy()
     config = PPOConfig(reward_scale=2.0, reward_clip=1.5, normalize_rewards=False)
-    batch = PPO(config, make_spec(), 0).prepare(t)
+    batch = PPO.make(config, make_spec(), 0).prepare(t)
     np.testing.assert_allclose(batch.target, np.clip(2 * before, -1.5, 1.5).ravel(), atol=1e-6)
     np.testing.assert_array_equal(t.reward, before)
     assert (np.abs(batch.target) == 1.5).any()
@@ -93,13 +93,13 @@ def test_rewards_are_scaled_then_clipped_in_the_learner_only() -> None:
 def test_normalize_rewards_divides_by_the_deviation_of_returns() -> None:
     t = trajectory(valid=np.ones((T, B), bool))
     t.terminated[:], t.first[:] = True, True  # the discounted return is the reward
-    batch = PPO(PPOConfig(normalize_rewards=True), make_spec(), 0).prepare(t)
+    batch = PPO.make(PPOConfig(normalize_rewards=True), make_spec(), 0).prepare(t)
     np.testing.assert_allclose(batch.target, t.reward.ravel() / t.reward.std(), rtol=1e-4)
 
 
 def test_observations_are_normalised_with_the_moments_that_the_workers_had() -> None:
     t = trajectory()
-    algorithm = PPO(PPOConfig(num_epochs=1), make_spec(normalize=True), 0)
+    algorithm = PPO.make(PPOConfig(num_epochs=1), make_spec(normalize=True), 0)
     rows = np.random.default_rng(3).normal(2, 3, (50, 4))
     algorithm.merge(moments_of(rows))
     version = algorithm.version
@@ -119,7 +119,7 @@ def test_observations_are_normalised_with_the_moments_that_the_workers_had() -> 
     ("rows", "batch_size", "parts"), [(100, 32, 3), (100, 40, 2), (10, 256, 1), (1, 1, 1), (7, 2, 4)]
 )
 def test_minibatches_are_a_partition_in_random_order(rows: int, batch_size: int, parts: int) -> None:
-    algorithm = PPO(PPOConfig(batch_size=batch_size), make_spec(), 0)
+    algorithm = PPO.make(PPOConfig(batch_size=batch_size), make_spec(), 0)
     batch = Batch(Inputs(np.zeros((rows, 1), F), {}), *(np.arange(rows) for _ in range(5)))
     epochs = [[minibatch.target for minibatch in algorithm.minibatches(batch)] for _ in range(2)]
     for epoch in epochs:
@@ -137,9 +137,9 @@ def test_a_fragment_without_a_valid_row_changes_nothing(name: str, kernel: str) 
     """It happens with fragments of one row: all environments reset, or crash, at once."""
     algorithm: Any
     if name == "PPO":
-        algorithm = PPO(PPOConfig(kernel=kernel, target_kl=0.01), make_spec(), 0)  # type: ignore[arg-type]
+        algorithm = PPO.make(PPOConfig(kernel=kernel, target_kl=0.01), make_spec(), 0)  # type: ignore[arg-type]
     else:
-        algorithm = A2C(A2CConfig(kernel=kernel), make_spec(), 0)  # type: ignore[arg-type]
+        algorithm = A2C.make(A2CConfig(kernel=kernel), make_spec(), 0)  # type: ignore[arg-type]
     before = algorithm.weights()
     with np.errstate(all="raise"):
         update = algorithm.update(trajectory(valid=np.zeros((T, B), bool)), 0)
@@ -151,10 +151,10 @@ def test_a_fragment_without_a_valid_row_changes_nothing(name: str, kernel: str) 
 def test_ppo_counts_updates_and_stops_at_target_kl(kernel: Any) -> None:
     t = trajectory()
     config: dict[str, Any] = {"kernel": kernel, "batch_size": 8, "num_epochs": 5}
-    whole = PPO(PPOConfig(**config), make_spec(), 0).update(t, 0)
+    whole = PPO.make(PPOConfig(**config), make_spec(), 0).update(t, 0)
     per_epoch = round(t.num_valid / 8)
     assert whole.num_updates == 5 * per_epoch
-    stopped = PPO(PPOConfig(**config, target_kl=1e-9), make_spec(), 0).update(t, 0)
+    stopped = PPO.make(PPOConfig(**config, target_kl=1e-9), make_spec(), 0).update(t, 0)
     assert stopped.num_updates == per_epoch
     names = {"policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm", "lr", "explained_variance"}
     assert set(whole.metrics) == names and all(isinstance(v, float) for v in whole.metrics.values())
@@ -175,7 +175,7 @@ class OwnMetrics(PPO):
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 @pytest.mark.parametrize("more", [2.5, F(2.5), np.array(2.5), torch.tensor([2.5])])
 def test_a_metric_of_a_loss_may_be_any_number(kernel: Any, more: Any) -> None:
-    algorithm = OwnMetrics(PPOConfig(kernel=kernel, num_epochs=1), make_spec(), 0)
+    algorithm = OwnMetrics.make(PPOConfig(kernel=kernel, num_epochs=1), make_spec(), 0)
     algorithm.more = more
     assert algorithm.update(trajectory(), 0).metrics["mine"] == 2.5
 
@@ -183,7 +183,7 @@ def test_a_metric_of_a_loss_may_be_any_number(kernel: Any, more: Any) -> None:
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 @pytest.mark.parametrize("more", [None, "x", np.ones(3), torch.ones(3)])
 def test_a_metric_of_a_loss_that_is_no_number_is_refused(kernel: Any, more: Any) -> None:
-    algorithm = OwnMetrics(PPOConfig(kernel=kernel), make_spec(), 0)
+    algorithm = OwnMetrics.make(PPOConfig(kernel=kernel), make_spec(), 0)
     algorithm.more = more
     with pytest.raises(UserError, match=r"OwnMetrics\.loss\w*\(\) returned .* as the metric 'mine': give one number"):
         algorithm.update(trajectory(), 0)
@@ -195,13 +195,13 @@ def test_equal_targets_leave_nothing_to_explain(kernel: Any, reward: float, valu
     t = trajectory()
     t.reward[:] = reward
     t.behaviour["value"] *= value
-    ppo = PPO(PPOConfig(kernel=kernel, gamma=0.0, batch_size=64, normalize_rewards=False), make_spec(), 0)
+    ppo = PPO.make(PPOConfig(kernel=kernel, gamma=0.0, batch_size=64, normalize_rewards=False), make_spec(), 0)
     assert ppo.update(t, 0).metrics["explained_variance"] == 0.0
 
 
 def test_explained_variance() -> None:
     t = trajectory()
-    ppo = PPO(PPOConfig(gamma=0.0, batch_size=64, normalize_rewards=False), make_spec(), 0)
+    ppo = PPO.make(PPOConfig(gamma=0.0, batch_size=64, normalize_rewards=False), make_spec(), 0)
     reward, value = t.reward[t.valid], t.behaviour["value"][:-1][t.valid]
     expected = 1 - np.var(reward - value) / np.var(reward)
     assert ppo.update(t, 0).metrics["explained_variance"] == pytest.approx(expected, rel=1e-5)
@@ -209,7 +209,7 @@ def test_explained_variance() -> None:
 
 def test_a2c_takes_each_row_once() -> None:
     t = trajectory()
-    update = A2C(A2CConfig(batch_size=8), make_spec(), 0).update(t, 0)
+    update = A2C.make(A2CConfig(batch_size=8), make_spec(), 0).update(t, 0)
     assert update.num_updates == round(t.num_valid / 8)
     assert {"policy_loss", "value_loss", "entropy", "grad_norm", "lr"} == set(update.metrics)
 
@@ -218,7 +218,7 @@ def test_both_kernels_learn_the_same_from_a_trajectory() -> None:
     t = trajectory(final=True)
     flats = []
     for kernel in ("numpy", "torch"):
-        algorithm = PPO(PPOConfig(kernel=kernel, batch_size=8, num_epochs=3), make_spec(normalize=True), 0)
+        algorithm = PPO.make(PPOConfig(kernel=kernel, batch_size=8, num_epochs=3), make_spec(normalize=True), 0)
         for _ in range(2):
             t.moments = moments_of(t.obs[:-1][t.valid])
             algorithm.update(t, 0)
@@ -231,7 +231,7 @@ def test_schedules() -> None:
     values = [schedule("linear", t, 1000, 0.1) for t in (0, 500, 1000, 5000)]
     assert values == pytest.approx([1.0, 0.55, 0.1, 0.1])
     config = PPOConfig(lr=1e-2, lr_schedule="linear", clip_schedule="linear", schedule_steps=100, num_epochs=1)
-    algorithm = PPO(config, make_spec(), 0)
+    algorithm = PPO.make(config, make_spec(), 0)
     assert algorithm.update(trajectory(), 25).metrics["lr"] == pytest.approx(0.75e-2)
     assert algorithm.clip == pytest.approx(0.15)
     before = algorithm.weights().flat
@@ -242,7 +242,7 @@ def test_schedules() -> None:
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 def test_state_is_everything_the_next_update_depends_on(kernel: Any) -> None:
     config = PPOConfig(kernel=kernel, batch_size=8, num_epochs=2, normalize_rewards=True)
-    whole, other = (PPO(config, make_spec(normalize=True), seed) for seed in (0, 1))
+    whole, other = (PPO.make(config, make_spec(normalize=True), seed) for seed in (0, 1))
 
     def learn(algorithm: PPO, seed: int) -> None:
         t = trajectory(seed)
@@ -262,7 +262,7 @@ def test_state_is_everything_the_next_update_depends_on(kernel: Any) -> None:
 
 
 def test_weights_are_a_copy_and_set_weights_takes_them() -> None:
-    algorithm, other = (PPO(PPOConfig(num_epochs=1), make_spec(normalize=True), seed) for seed in (0, 1))
+    algorithm, other = (PPO.make(PPOConfig(num_epochs=1), make_spec(normalize=True), seed) for seed in (0, 1))
     weights = algorithm.weights()
     kept = weights.flat.copy()
     algorithm.update(trajectory(), 0)
@@ -275,9 +275,9 @@ def test_weights_are_a_copy_and_set_weights_takes_them() -> None:
 
 
 def test_a_checkpoint_of_another_network_is_refused() -> None:
-    state = PPO(PPOConfig(), make_spec(hidden=(8,)), 0).state_dict()
+    state = PPO.make(PPOConfig(), make_spec(hidden=(8,)), 0).state_dict()
     with pytest.raises(ConfigError, match="the settings differ"):
-        PPO(PPOConfig(), make_spec(), 0).load_state_dict(state)
+        PPO.make(PPOConfig(), make_spec(), 0).load_state_dict(state)
 
 
 def test_kernel_for() -> None:
@@ -318,12 +318,12 @@ def test_a_loss_of_one_s_own_is_used_and_its_numpy_form_only_beside_it() -> None
     assert kernel_for(OwnForms, PPOConfig(), spec) == kernel_for(OwnUpdate, PPOConfig(), spec) == ("numpy", "")
     kernel, note = kernel_for(OwnLoss, PPOConfig(), spec)
     assert kernel == "torch" and "OwnLoss has a loss of its own without a NumPy form" in note
-    settled, notes = OwnLoss.settled(PPOConfig(), spec)
-    assert settled.kernel == "torch" and notes == [note] and PPO.settled(PPOConfig(), spec)[1] == []
+    assert OwnLoss.for_spaces(PPOConfig(), spec)["kernel"][0] == "torch"
+    assert OwnLoss.surprise(PPOConfig(), spec) == note and PPO.surprise(PPOConfig(), spec) == ""
     with pytest.raises(ConfigError, match="OwnLoss has a loss of its own without a loss_gradient"):
-        OwnLoss(PPOConfig(kernel="numpy"), spec, 0)
-    assert "own" in OwnLoss(PPOConfig(), spec, 0).update(trajectory(), 0).metrics
-    assert OwnUpdate(PPOConfig(), spec, 0).update(trajectory(), 0).metrics["own"] == 0
+        OwnLoss.make(PPOConfig(kernel="numpy"), spec, 0)
+    assert "own" in OwnLoss.make(PPOConfig(), spec, 0).update(trajectory(), 0).metrics
+    assert OwnUpdate.make(PPOConfig(), spec, 0).update(trajectory(), 0).metrics["own"] == 0
 
 
 def test_names_of_the_version_before_still_work() -> None:
@@ -334,7 +334,7 @@ def test_names_of_the_version_before_still_work() -> None:
             self.finish(batch)
             return Update(self.mean_metrics(metrics), len(metrics))
 
-    old, new = (cls(A2CConfig(lr=1e-3), make_spec(), 0) for cls in (Old, A2C))
+    old, new = (cls.make(A2CConfig(lr=1e-3), make_spec(), 0) for cls in (Old, A2C))
     with pytest.warns(DeprecationWarning, match=r"Old.learner is now network, objective and optimizer"):
         found = old.update(trajectory(), 0)
     expected = new.update(trajectory(), 0)

@@ -185,8 +185,8 @@ def test_ppo_s_gradients_are_those_of_the_algorithm() -> None:
         "max_grad_norm": None,
     }
     spec = build_spec(env.observation_space, env.action_space, ModelConfig(hidden=(8,)))
-    algorithm = PPO(PPOConfig().replace({**settings, "lr": 0.01}), spec, 3)
-    twin, taken = PPO(PPOConfig().replace({**settings, "lr": 0.01}), spec, 3), 0
+    algorithm = PPO.make(PPOConfig().replace({**settings, "lr": 0.01}), spec, 3)
+    twin, taken = PPO.make(PPOConfig().replace({**settings, "lr": 0.01}), spec, 3), 0
     values = model.values(obs).reshape(t.first.shape)
     behaviour = {"log_prob": t.behaviour["log_prob"], "value": values}
     if t.final is not None:
@@ -281,7 +281,7 @@ def test_several_learners_follow_all_gradients(members: Members) -> None:
     env = gymnasium.make("CartPole-v1")
     spec = build_spec(env.observation_space, env.action_space, ModelConfig(hidden=(8,)))
     config = A3CConfig(gradients_per_update=4, lr=0.01, kernel="numpy")
-    alone = A3C(config, spec, 5)
+    alone = A3C.make(config, spec, 5)
     size = alone.network.numpy().size
     parts = [
         Gradients(np.random.default_rng(k).normal(size=size).astype(F), 0, 5, {"loss": float(k)}) for k in range(4)

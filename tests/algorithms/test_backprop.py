@@ -24,7 +24,7 @@ ALGORITHMS: dict[str, Any] = {"PPO": (PPO, PPOConfig), "A2C": (A2C, A2CConfig)}
 
 def make(name: str, spec: Any, **settings: Any) -> Any:
     cls, config = ALGORITHMS[name]
-    return cls(config(**{"num_epochs": 3, **settings} if name == "PPO" else settings), spec, 0)
+    return cls.make(config(**{"num_epochs": 3, **settings} if name == "PPO" else settings), spec, 0)
 
 
 def step(algorithm: Any, batch: Any, rows: Any, lr: float) -> dict[str, Any]:

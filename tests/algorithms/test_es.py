@@ -20,7 +20,7 @@ from raypid.roles.evaluator import Evaluator, Order
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 from raypid.types import Fitness
 
 F = np.float32

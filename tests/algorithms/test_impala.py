@@ -16,7 +16,7 @@ from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import make_policy
 from raypid.ops.optim import RMSProp
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 from raypid.types import Final, Trajectory
 
 T, B = 10, 5
@@ -65,7 +65,7 @@ def test_both_kernels_learn_the_same(name: str, action: str, settings: dict[str,
     cls, config = BOTH[name]
     space = None if action == "discrete" else spaces.Box(-1, 1, (2,))
     ours, theirs = (
-        cls(config(kernel=kernel, batch_size=20, lr=3e-3, **settings), spec_of(space), 0)
+        cls.make(config(kernel=kernel, batch_size=20, lr=3e-3, **settings), spec_of(space), 0)
         for kernel in ("numpy", "torch")
     )
     theirs.network.load(ours.network.numpy())
@@ -85,7 +85,7 @@ def test_probabilities_that_are_far_apart_overflow_nothing(name: str, kernel: st
     """As at the edge of a squashed Gaussian whose mean lies far outside; on rows that count and on those that do not."""
     cls, config = BOTH["IMPALA" if name == "IMPALA" else "APPO"]
     more = {"vtrace": True} if name == "vtrace" else {}
-    algorithm = cls(config(kernel=kernel, batch_size=20, **more), spec_of(), 0)
+    algorithm = cls.make(config(kernel=kernel, batch_size=20, **more), spec_of(), 0)
     t = trajectory()
     t.behaviour["log_prob"][::3] = -200.0
     t.behaviour["log_prob"][1::3] = 200.0
@@ -97,7 +97,7 @@ def test_probabilities_that_are_far_apart_overflow_nothing(name: str, kernel: st
 @pytest.mark.parametrize("kernels", [("numpy", "torch"), ("torch", "numpy")])
 def test_rmsprop_goes_on_with_the_other_kernel(kernels: tuple[str, str]) -> None:
     settings = {"optimizer": "rmsprop", "rmsprop_eps": 1e-3, "batch_size": 1000}
-    one, other = (IMPALA(IMPALAConfig(kernel=kernel, **settings), spec_of(), 0) for kernel in kernels)
+    one, other = (IMPALA.make(IMPALAConfig(kernel=kernel, **settings), spec_of(), 0) for kernel in kernels)
     one.update(trajectory(0), 0)
     other.load_state_dict(one.state_dict())
     assert other.version == 1
@@ -130,8 +130,8 @@ def acted_by(algorithm: Any, t: Trajectory) -> Trajectory:
 def test_on_policy_impala_is_a2c() -> None:
     """Where the policy that acted is the one that learns, V-trace is the n-step return (lambda 1)."""
     shared = {"batch_size": 1000, "normalize_rewards": False, "entropy_coef": 0.02, "lr": 1e-3}
-    impala = IMPALA(IMPALAConfig(**shared), spec_of(), 0)
-    a2c = A2C(A2CConfig(**shared, gae_lambda=1.0), spec_of(), 0)
+    impala = IMPALA.make(IMPALAConfig(**shared), spec_of(), 0)
+    a2c = A2C.make(A2CConfig(**shared, gae_lambda=1.0), spec_of(), 0)
     impala.network.load(a2c.network.numpy())
     t = acted_by(a2c, trajectory(2))
     for algorithm in (impala, a2c):
@@ -150,8 +150,8 @@ def test_on_policy_appo_is_ppo(vtrace: bool, lambda_: float) -> None:
         "lr": 1e-3,
         "entropy_coef": 0.0,
     }
-    appo = APPO(APPOConfig(**shared, vtrace=vtrace), spec_of(), 0)
-    ppo = PPO(PPOConfig(**shared), spec_of(), 0)
+    appo = APPO.make(APPOConfig(**shared, vtrace=vtrace), spec_of(), 0)
+    ppo = PPO.make(PPOConfig(**shared), spec_of(), 0)
     appo.network.load(ppo.network.numpy())
     t = acted_by(ppo, trajectory(2))
     for algorithm in (appo, ppo):
@@ -164,7 +164,7 @@ def test_appo_s_advantages_have_no_ratio_in_them() -> None:
     t = trajectory(0, clean=True)
     found = {}
     for vtrace in (True, False):
-        algorithm = APPO(
+        algorithm = APPO.make(
             APPOConfig(vtrace=vtrace, gae_lambda=1.0, normalize_rewards=False, kernel="numpy"), spec_of(), 0
         )
         streams: Any = IMPALA.prepare(algorithm, t)
@@ -184,7 +184,7 @@ def next_of(streams: Any, value: Any) -> Any:
 
 
 def test_minibatches_are_whole_streams() -> None:
-    algorithm = IMPALA(IMPALAConfig(batch_size=20), spec_of(), 0)
+    algorithm = IMPALA.make(IMPALAConfig(batch_size=20), spec_of(), 0)
     t = trajectory(0)
     streams: Any = algorithm.prepare(t)
     assert isinstance(streams, Streams) and len(streams) == t.num_valid
@@ -200,7 +200,7 @@ def test_minibatches_are_whole_streams() -> None:
 
 
 def test_the_target_network_follows_at_its_interval() -> None:
-    algorithm = APPO(APPOConfig(target_network=True, target_interval=2, kernel="numpy"), spec_of(), 0)
+    algorithm = APPO.make(APPOConfig(target_network=True, target_interval=2, kernel="numpy"), spec_of(), 0)
     assert algorithm.target is not None
     start = algorithm.target.copy()
     algorithm.update(trajectory(0), 0)
@@ -208,7 +208,7 @@ def test_the_target_network_follows_at_its_interval() -> None:
     algorithm.update(trajectory(1), 0)
     np.testing.assert_array_equal(algorithm.target, start)
     third = algorithm.network.numpy().copy()
-    other = APPO(algorithm.config, spec_of(), 1)
+    other = APPO.make(algorithm.config, spec_of(), 1)
     other.load_state_dict(algorithm.state_dict())
     algorithm.update(trajectory(2), 0)
     np.testing.assert_array_equal(algorithm.target, third)
@@ -219,7 +219,7 @@ def test_the_target_network_follows_at_its_interval() -> None:
 
 def test_the_ratio_to_the_target_network_is_bounded() -> None:
     """IMPACT: min(mu / pi_target, rho) * pi / mu. Where mu is far above pi_target, that is rho * pi / mu."""
-    algorithm = APPO(APPOConfig(target_network=True, target_ratio=2.0, kernel="numpy"), spec_of(), 0)
+    algorithm = APPO.make(APPOConfig(target_network=True, target_ratio=2.0, kernel="numpy"), spec_of(), 0)
     t = trajectory(0, clean=True)
     t.behaviour["log_prob"][0] = 3.0
     t.behaviour["log_prob"][1] = -9.0
@@ -237,7 +237,9 @@ def test_a_memory_is_unrolled_from_its_stored_state(name: str, network: str) -> 
     """What a recurrent network is told of a row reaches later rows of the same episode, and none of another one."""
     cls, config = {**BOTH, "PPO": (PPO, PPOConfig)}[name]
     spec = spec_of(network=network, memory_size=8)
-    algorithm = cls(config(batch_size=20, target_network=True) if name == "APPO" else config(batch_size=20), spec, 0)
+    algorithm = cls.make(
+        config(batch_size=20, target_network=True) if name == "APPO" else config(batch_size=20), spec, 0
+    )
     t = trajectory(1)
     t.state = {
         "memory": np.random.default_rng(0).normal(size=(B, spec.num_trunks, 8 * (1 + (network == "lstm")))).astype(F)

@@ -123,12 +123,12 @@ def test_every_kind_of_observation_has_a_novelty(space: spaces.Space[Any], more:
 @pytest.mark.parametrize(("algorithm", "config"), [(PPO, PPOConfig), (IMPALA, IMPALAConfig)])
 def test_it_replaces_the_tasks_reward_and_a_state_goes_on_bit_for_bit(algorithm: Any, config: Any) -> None:
     settings = {"seed": 0, "intrinsic_reward": "rnd", "batch_size": 32}
-    first, second = (algorithm(config(**settings), spec_of(), 0) for _ in range(2))
+    first, second = (algorithm.make(config(**settings), spec_of(), 0) for _ in range(2))
     rich = trajectory(1)
     rich.reward = -rich.reward
     one, two = first.update(trajectory(1), 64), second.update(rich, 64)
     assert one.metrics == two.metrics and one.metrics["novelty"] > 0
-    third = algorithm(config(**settings), spec_of(), 9)
+    third = algorithm.make(config(**settings), spec_of(), 9)
     third.load_state_dict(first.state_dict())
     first.update(trajectory(2), 128)
     third.update(trajectory(2), 128)
@@ -154,7 +154,7 @@ class ByPlace(IntrinsicReward):
 
 
 def test_a_users_own_reward() -> None:
-    algorithm = IMPALA(IMPALAConfig(seed=0, intrinsic_reward=ByPlace, normalize_rewards=False), spec_of(), 0)
+    algorithm = IMPALA.make(IMPALAConfig(seed=0, intrinsic_reward=ByPlace, normalize_rewards=False), spec_of(), 0)
     t = trajectory()
     np.testing.assert_array_equal(algorithm._reward(t), t.obs[1:, :, 0])
     algorithm.update(t, 64)
@@ -166,7 +166,7 @@ def test_a_users_own_reward() -> None:
     [
         ("IMPALA", {"intrinsic_reward": "rnb"}, UserError, "Did you mean 'rnd'"),
         ("IMPALA", {"intrinsic_reward": dict}, ConfigError, "takes rnd, an IntrinsicReward class"),
-        ("IMPALA", {"intrinsic_reward": ByPlace, "num_learners": 2, "num_workers": 2}, ConfigError, "learns in one place"),
+        ("IMPALA", {"intrinsic_reward": ByPlace, "num_learners": 2, "num_workers": 2}, ConfigError, "does not support several learners"),
         ("A3C", {"intrinsic_reward": "rnd"}, ConfigError, "take IMPALA or APPO"),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ from raypid.nn.policy import make_policy
 from raypid.ops.normalizer import zero_moments
 from raypid.registry import ALGORITHMS
 from raypid.run.agent import Agent
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 from raypid.types import Moments, Sample, Transition, Weights, flat_views, tree_map
 
 F = np.float32

@@ -23,7 +23,7 @@ from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.agent import Agent
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 
 F = np.float32
 

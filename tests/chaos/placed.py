@@ -14,12 +14,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from raypid.config import Given
 from raypid.errors import UserError
 from raypid.run import placement
 from raypid.run.agent import Agent
-from raypid.run.assembly import examine, resolve_config
+from raypid.run.resolve import resolve
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.ray import ray
+from raypid.settings.request import RunRequest
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "seed": 0, "device": "cpu"}
 DQN = {
@@ -88,16 +90,14 @@ def plans(address: str) -> dict[str, Any]:
 def one_of_two(address: str) -> None:
     """Reserve for three workers each time that a line says so, and say what came of it; the next line lets go."""
     placement._RELEASE_SECONDS = 0.2  # nobody gives anything back here before both have answered
-    config = resolve_config(
-        "PPO", {**SMALL, "env": "CartPole-v1", "batch_size": 32, "num_workers": 3, "address": address}
-    )
-    network = examine("PPO", config).network
+    settings = {**SMALL, "env": "CartPole-v1", "batch_size": 32, "num_workers": 3, "address": address}
+    run = resolve(RunRequest(run="PPO", settings=Given(settings)))
     ray.init(address, log_to_driver=False, logging_level="ERROR")
     print("ready", flush=True)
     for _ in sys.stdin:
         backend = None
         try:
-            _, backend, _, _ = placement.place(config, network)
+            _, backend, _ = placement.place(run)
             print("trains", flush=True)
         except UserError as error:
             print(f"refused {error}", flush=True)

@@ -15,7 +15,7 @@ import pytest
 import raypid
 from raypid.algorithms.a2c import A2C
 from raypid.errors import UserError
-from raypid.experiments.experiment import Above, check_experiments, experiments_from, read_experiments
+from raypid.experiments.experiment import check_experiments, experiments_from, read_experiments
 from raypid.experiments.plan import (
     MAX_TRIALS,
     PLAN,
@@ -29,8 +29,9 @@ from raypid.experiments.plan import (
     write_plan,
 )
 from raypid.experiments.variants import grid_search
-from raypid.run.assembly import resolve_config
 from raypid.run.folder import lock_folder
+from raypid.run.resolve import resolve_config
+from raypid.settings.request import RunRequest
 from raypid.trust import UntrustedError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
@@ -48,7 +49,7 @@ def written(text: str, name: str = "e.yaml") -> str:
     return name
 
 
-def trials_of(text: str, name: str = "e.yaml", above: Above | None = None) -> list[Trial]:
+def trials_of(text: str, name: str = "e.yaml", above: RunRequest | None = None) -> list[Trial]:
     experiments = read_experiments(written(text, name), above)
     check_experiments(experiments)
     return [trial for experiment in experiments for trial in plan(experiment)]
@@ -179,7 +180,7 @@ def test_ray_tunes_words() -> None:
 
 
 def test_what_the_command_line_says_wins() -> None:
-    above = Above(
+    above = RunRequest(
         settings={"lr": 0.5, "env": "Acrobot-v1"},
         stop={"time_total_s": 1},
         out=Path("x"),
@@ -195,8 +196,8 @@ def test_what_the_command_line_says_wins() -> None:
     two = "a: {run: PPO, env: CartPole-v1, stop: {time_total_s: 1}}\nb: {run: A2C, env: CartPole-v1, stop: {time_total_s: 1}}\n"
     assert [t.folder.parent for t in trials_of(two, above=above)] == [Path("x/a"), Path("x/b")]
     with pytest.raises(UserError, match="--run A2C is not what the experiment 'a' runs"):
-        trials_of(two, above=Above(run="A2C"))
-    assert trials_of(FLAT.replace("run: PPO\n", ""), above=Above(run="A2C"))[0].run == "A2C"
+        trials_of(two, above=RunRequest(run="A2C"))
+    assert trials_of(FLAT.replace("run: PPO\n", ""), above=RunRequest(run="A2C"))[0].run == "A2C"
 
 
 BAD = [
@@ -308,7 +309,7 @@ def test_what_a_search_has_found_lies_below_and_in_the_plan() -> None:
     """So that it goes on where nobody has that search."""
     text = FLAT.replace("CartPole", "Acrobot") + "lr: {grid_search: [1, 2]}\n"
     name = saved_search({"gamma": 0.5, "lr": 3.0})
-    for trials in (trials_of(text, above=Above(tuned=name)), trials_of(text + f"tuned: {name}")):
+    for trials in (trials_of(text, above=RunRequest(tuned=name)), trials_of(text + f"tuned: {name}")):
         assert [dict(t.below) for t in trials] == [{"gamma": 0.5, "lr": 3.0}] * 2
         assert [t.settings["lr"] for t in trials] == [1, 2] and "gamma" not in trials[0].settings
         write_plan(Path("planned"), trials)
@@ -319,7 +320,7 @@ def test_what_a_search_has_found_lies_below_and_in_the_plan() -> None:
 
 def test_all_plans_are_there_before_the_first_trial() -> None:
     text = "b: {run: PPO, env: CartPole-v1, stop: {time_total_s: 1}}\na: {run: A2C, env: CartPole-v1, stop: {time_total_s: 1}}\n"
-    experiments = read_experiments(written(text), Above(out=Path("x")))
+    experiments = read_experiments(written(text), RunRequest(out=Path("x")))
     begin([(experiment, plan(experiment)) for experiment in experiments], overwrite=False)
     assert [read_plan(out)[0][0].run for out in experiments_in(Path("x"))] == ["PPO", "A2C"]
     assert experiments_in(Path("x/a")) == [Path("x/a")] and experiments_in(Path("nowhere")) == []
@@ -434,7 +435,7 @@ def test_what_somebody_elses_plan_names_is_not_imported(tmp_path: Path) -> None:
 def test_an_experiments_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     check_new(out, overwrite=False)
-    trials = trials_of(FLAT + "repeat: 2", above=Above(out=out))
+    trials = trials_of(FLAT + "repeat: 2", above=RunRequest(out=out))
     write_plan(out, trials)
     trials[0].folder.mkdir()
     check_new(out, overwrite=False)  # no trial has begun

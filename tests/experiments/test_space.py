@@ -11,7 +11,7 @@ import pytest
 from raypid.config import Config, ConfigError, ModelConfig, coerce, type_hints
 from raypid.experiments.space import as_text, at, fixed_by, nested, ranges_of, sample, search_space, units
 from raypid.registry import ALGORITHMS
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 from raypid.tunable import ALSO_SHARE, Choices, Range
 
 NAMES = ALGORITHMS.names()

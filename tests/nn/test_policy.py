@@ -428,7 +428,7 @@ def test_registered_networks_act_and_learn(registered: None, name: str, action: 
     names = [n for n, _ in weights.table]
     assert ("log_std" in names) == isinstance(action, spaces.Box)
     t = fragment(policy, lambda rng: rng.normal(size=(2, 4)).astype(F))
-    algorithm = PPO(PPOConfig(num_epochs=2, batch_size=5), spec, 0)
+    algorithm = PPO.make(PPOConfig(num_epochs=2, batch_size=5), spec, 0)
     before = algorithm.weights()
     update = algorithm.update(t, 0)
     after = algorithm.weights()

@@ -19,7 +19,7 @@ from raypid.replay.buffer import ReplaySpec
 from raypid.replay.prioritized import PrioritizedReplay
 from raypid.replay.uniform import UniformReplay
 from raypid.run.agent import Agent
-from raypid.run.assembly import resolve_config
+from raypid.run.resolve import resolve_config
 from raypid.types import Array
 
 

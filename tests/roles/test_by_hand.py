@@ -239,10 +239,10 @@ def test_setup_refuses_what_no_role_looks_at(case: str) -> None:
 
 
 def read_by_setup() -> str:
-    """The source of the functions of run/assembly.py that `raypid.setup` calls, itself or through others."""
-    text = (PACKAGE / "run" / "assembly.py").read_text()
-    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
-    found, todo = set(), {"examine", "learner_threads", "replay_spec", "resolve_settings", "rollout_spec"}
+    """The source of the functions of run/ that `raypid.setup` calls, itself or through others."""
+    bodies = [ast.parse((PACKAGE / "run" / name).read_text()).body for name in ("assembly.py", "resolve.py")]
+    functions = {node.name: node for body in bodies for node in body if isinstance(node, ast.FunctionDef)}
+    found, todo = set(), {"resolve", "learner_threads", "replay_spec", "rollout_spec"}
     while todo:
         found |= todo
         named = {node.id for name in todo for node in ast.walk(functions[name]) if isinstance(node, ast.Name)}

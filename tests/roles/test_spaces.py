@@ -123,7 +123,9 @@ def learn(
     )  # fmt: skip
     vector.close()
     rollout = Rollout(RolloutSpec(env=env, network=network, fragment_length=6, seed=0))
-    learner = Learner(PPO, PPOConfig(num_epochs=1, batch_size=64), network, 0)
+    config = PPOConfig(num_epochs=1, batch_size=64)
+    config = config.replace({name: value for name, (value, _) in PPO.for_spaces(config, network).items()})
+    learner = Learner(PPO, config, network, 0)
     weights = learner.weights()
     assert np.isfinite(weights.flat).all()
     for round_ in range(2):

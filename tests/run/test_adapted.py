@@ -15,13 +15,14 @@ from gymnasium import spaces
 
 import raypid
 from raypid.cli import main
-from raypid.config import ConfigError
+from raypid.config import ConfigError, Given
 from raypid.envs import EnvSpec, sample_apart
 from raypid.envs.make import LOOK
 from raypid.registry import ENVS
 from raypid.reporting.logger import read_params
 from raypid.run.agent import Agent
-from raypid.run.assembly import examine, resolve_settings
+from raypid.run.resolve import ResolvedRun, _choices, _looks, _sampled, resolve, settle
+from raypid.settings.request import RunRequest
 
 SMALL = {
     "num_envs_per_worker": 2,
@@ -133,9 +134,15 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ENVS, "_entries", {**ENVS._entries, "steady": Steady})
 
 
+def resolved(run: str, env: Any, **settings: Any) -> ResolvedRun:
+    return resolve(RunRequest(run=run, settings=Given({"env": env, **settings})))
+
+
 def adapted(run: str, env: Any, **settings: Any) -> dict[str, Any]:
-    config = resolve_settings(run, {"env": env, **settings}).config
-    return dict(examine(run, config).adapted)
+    """What a look at the environment chose, and why."""
+    settled = settle(RunRequest(run=run, settings=Given({"env": env, "seed": 0, **settings})))
+    found = _sampled(settled.config, _looks(settled, is_new=True))
+    return {name: choice for name, choice in _choices(settled, found, None)[0].items() if name != "kernel"}
 
 
 @pytest.mark.parametrize("env", TASKS)
@@ -215,9 +222,9 @@ def test_ppo_decides_by_the_kind_of_actions(env: str, entropy_coef: float, num_e
     ],
 )  # fmt: skip
 def test_replay_on_ray_collects_several_rows_a_call(run: str, settings: dict[str, Any], length: int) -> None:
-    resolved = resolve_settings(run, {"env": "CartPole-v1", **settings})
-    assert resolved.config.fragment_length == length
-    told = [source for source in resolved.sources.get("fragment_length", []) if source.kind == "adapted"]
+    found = resolved(run, "CartPole-v1", **settings)
+    assert found.config.fragment_length == length
+    told = [source for source in found.sources.get("fragment_length", []) if source.kind == "adapted"]
     assert len(told) == (length in (5, 8))
 
 
@@ -274,13 +281,13 @@ def test_where_nothing_terminates_soon_actions_deviate_less_at_first() -> None:
     unbounded = {"normalize_observations": (True, "observations have no bounds")}
     assert adapted("A2C", Endless) == {**unbounded, "model.log_std_init": (-1.0, why)}
     assert Steady.steps == LOOK - 3  # after an episode of 30 steps a call resets
-    examined = examine("PPO", resolve_settings("PPO", {"env": Endless}).config)
+    examined = resolved("PPO", Endless)
     assert examined.network.pipeline.normalize and examined.network.log_std_init == -1
     Steady.steps = 0
     assert adapted("A2C", Endless, model={"log_std_init": -0.5}) == unbounded and Steady.steps == 0
-    given = examine("PPO", resolve_settings("PPO", {"env": Endless, "model": {"log_std_init": -0.5}}).config)
+    given = resolved("PPO", Endless, model={"log_std_init": -0.5})
     assert given.network.log_std_init == -0.5
-    ends = examine("PPO", resolve_settings("PPO", {"env": Endless, "env_config": {"ends": 20}}).config)
+    ends = resolved("PPO", Endless, env_config={"ends": 20})
     assert ends.network.pipeline.normalize and ends.network.log_std_init == 0 and Steady.steps == 20
     assert adapted("A2C", Endless, normalize_observations=False) == {"model.log_std_init": (-1.0, why)}
     squashed = {"model": {"distribution": "squashed_gaussian"}}
@@ -413,8 +420,6 @@ def test_the_command_line_says_so(
 
 def test_an_open_setting_that_is_off_may_be_without_effect() -> None:
     """So the model of a run's params.json can be given to another one."""
-    config = resolve_settings("PPO", {"env": "CartPole-v1", "model": {"log_std_init": 0.0}}).config
-    examine("PPO", config, given={"model": {"log_std_init": 0.0}})
-    config = resolve_settings("PPO", {"env": "CartPole-v1", "model": {"log_std_init": -1.0}}).config
+    resolved("PPO", "CartPole-v1", model={"log_std_init": 0.0})
     with pytest.raises(ConfigError, match="log_std_init has no effect"):
-        examine("PPO", config, given={"model": {"log_std_init": -1.0}})
+        resolved("PPO", "CartPole-v1", model={"log_std_init": -1.0})

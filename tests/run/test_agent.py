@@ -127,7 +127,7 @@ def test_restore_with_any_number_of_learners(ray_session: Any, tmp_path: Path) -
 
 def test_an_algorithm_that_learns_in_one_place_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raypid.algorithms.a2c.A2C.several_learners", False, raising=False)
-    with pytest.raises(ConfigError, match="A2C learns in one place: num_learners is 0 or 1, not 2"):
+    with pytest.raises(ConfigError, match="A2C does not support several learners: num_learners must be 0 or 1, got 2"):
         Agent("A2C", env="CartPole-v1", num_workers=2, num_learners=2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def test_a_rollback_says_which_rate_is_left(tmp_path: Path) -> None:
 
 
 def test_what_fit_made_of_it_is_a_change_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raypid.run.assembly.place", lambda config, *_: _half(config))
+    monkeypatch.setattr("raypid.run.assembly.place", lambda run, *_: _half(run))
     with Agent("PPO", {"env": "CartPole-v1", **SMALL, "fit": True}, out=tmp_path) as agent:
         (change,) = agent.changes
         assert change == {"step": 0, "iteration": 0, "key": "num_envs_per_worker", "from": 4, "to": 2, "by": "fit"}
@@ -112,12 +113,13 @@ def test_what_fit_made_of_it_is_a_change_at_the_start(tmp_path: Path, monkeypatc
         assert "adapted: to fit this machine; over 4 (given)" in agent.explain().text(width=120)
 
 
-def _half(config: Any) -> Any:
+def _half(run: Any) -> Any:
+    from raypid.run.placement import TO_FIT
     from raypid.runtime.local import LocalBackend
     from raypid.runtime.plan import Node, Roles, plan
 
     here = plan(Roles(num_workers=1, worker={}), [Node("", "this machine", {}, {})])
-    return config.replace({"num_envs_per_worker": 2}), LocalBackend(), here, []
+    return replace(run.choose({"num_envs_per_worker": (2, TO_FIT)}), plan=here), LocalBackend(), []
 
 
 def test_a_changed_run_does_not_count_as_one_with_its_new_settings(changed: Path, tmp_path: Path) -> None:

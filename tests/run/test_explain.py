@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,12 +233,12 @@ def test_an_address_that_the_environment_names_and_other_names_are_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     agent = raypid.PPO("CartPole-v1", seed=0, num_envs_per_worker=1)
-    config, network = agent.config.replace({"num_workers": 1}), agent.network
+    run = replace(agent.resolved, config=agent.config.replace({"num_workers": 1}), sources={}, plan=None)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    row = explain("PPO", config, {}, network).as_dict()["settings"]["address"]
+    row = explain(run).as_dict()["settings"]["address"]
     assert origin(row) == ("10.0.0.1:6379", "adapted", "RAY_ADDRESS names it")
-    config.address = "local"
-    assert explain("PPO", config, {}, network).as_dict()["settings"]["address"]["value"] == "local"
+    local = replace(run, config=run.config.replace({"address": "local"}))
+    assert explain(local).as_dict()["settings"]["address"]["value"] == "local"
     monkeypatch.delenv("RAY_ADDRESS")
     assert main(["train", *CARTPOLE, "--redis-address", "local", "--num-workers", "1", "--explain"]) == 0
     assert "redis_address is called address here" in capfd.readouterr().out

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from raypid.run.assembly import examine, resolve_settings
+from raypid.config import Given
 from raypid.run.placement import MOST_ENVS, _fitted, needs_of
+from raypid.run.resolve import resolve
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import Has, ResourceError, assignment
+from raypid.settings.request import RunRequest
 
 GIB = 2**30
 
@@ -34,10 +36,8 @@ class Discretes(Camera):
 
 def judge(run: str, given: dict[str, Any], has: Has) -> dict[str, object]:
     """The settings that a run goes on with, checked as a run checks them; nothing is started."""
-    resolved = resolve_settings(run, given)
-    found = examine(run, resolved.config, given=given)
-    resolved.settle(found.adapted)
-    config, _ = _fitted(resolved.config, needs_of(resolved.config, found.network), has)
+    found = resolve(RunRequest(run=run, settings=Given(given)))
+    config, _ = _fitted(found.config, needs_of(found.config, found.network), has)
     return config.to_dict()
 
 

@@ -22,8 +22,8 @@ from raypid.replay.base import Replay
 from raypid.replay.disk import ReplayDamaged
 from raypid.replay.sources import ShardsFailed
 from raypid.run.agent import Agent
-from raypid.run.assembly import resolve_config
 from raypid.run.events import Listener
+from raypid.run.resolve import resolve_config
 from raypid.types import tree_map
 
 SMALL = {

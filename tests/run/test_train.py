@@ -424,13 +424,6 @@ def test_the_environment_may_come_first() -> None:
     for wrong, said in (
         (lambda: raypid.PPO("CartPole-v1", env="CartPole-v1"), "Give one environment"),
         (lambda: raypid.PPO({"lr": 1}, {"lr": 2}), "config was given twice"),
-        (lambda: raypid.PPO("MlpPolicy", "CartPole-v1"), r'There is no MlpPolicy here.*: raypid.PPO\("CartPole-v1"\)'),
-        (
-            lambda: raypid.PPO("MlpPolicy", gymnasium.make("CartPole-v1"), verbose=1, n_steps=64),
-            r"raypid.PPO\(\"CartPole-v1\", n_steps=64\). Unknown setting 'verbose'. verbose 0 is --quiet",
-        ),
-        (lambda: raypid.train("PPO", "MlpPolicy", "CartPole-v1"), r'raypid.train\("PPO", "CartPole-v1"\)'),
-        (lambda: raypid.setup("PPO", "CnnPolicy", "CartPole-v1"), r'raypid.setup\("PPO", "CartPole-v1"\)'),
         (lambda: raypid.PPO("CartPole-v1", 5), "Give one environment: 'CartPole-v1' or 5"),
         (
             lambda: raypid.PPO("CartPole-v1", torch.nn.Linear),
@@ -455,7 +448,7 @@ def test_a_class_goes_on_with_runs_of_its_own_algorithm(tmp_path: Path) -> None:
 
     with agent() as one:
         saved = one.save(tmp_path / "saved")
-    said = rf"{saved} holds a run of PPO, not of DQN: call raypid.Agent.from_checkpoint\('{saved}'\)"
+    said = rf"{saved} holds a run of PPO, not of DQN: leave the algorithm out \(raypid.Agent takes any\)"
     with pytest.raises(ConfigError, match=said):
         raypid.DQN.from_checkpoint(saved, buffer_size=100)
     for cls in (raypid.Agent, raypid.PPO, Mine):
@@ -521,9 +514,6 @@ def test_words_of_other_libraries() -> None:
         raypid.train("PPO", "CartPole-v1", timesteps=40, stop=50, **quick)
     with pytest.raises(ConfigError, match=r'The algorithm comes first: raypid.train\("PPO", "CartPole-v1"\)'):
         raypid.train("CartPole-v1", "PPO")
-    for name, said in (("verbose", "quiet=True"), ("policy_kwargs", "net_arch is model.hidden")):
-        with pytest.raises(ConfigError, match=said):
-            raypid.train("PPO", "CartPole-v1", **{name: 1})
     with agent() as one:
         assert one.fit(timesteps=40, out="b", **QUICK).result["timesteps_total"] >= 40
         assert one.eval(episodes=2)["episodes"] == 2

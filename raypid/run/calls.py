@@ -1,0 +1,115 @@
+"""What is asked for in Python: the arguments of `raypid.train`, `raypid.setup` and of agents, as a RunRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from raypid.config import Config, ConfigError, Given, overlay
+from raypid.errors import shown
+from raypid.registry import ALGORITHMS, by_name
+from raypid.run_file import read_runs
+from raypid.settings.request import RunRequest, join
+
+
+def request_of(
+    run: str | None,
+    given: Sequence[object],
+    config: object,
+    settings: Mapping[str, object],
+    *,
+    out: str | Path | None = None,
+    tuned: bool | str = False,
+    trust: bool = False,
+) -> RunRequest:
+    """Build the request of a call.
+
+    Args:
+        run: the algorithm's name; None: a file may name it.
+        given: what was given by position: the environment, or a mapping of settings.
+        config: a mapping of settings, or a file that says the same of a run as `--config`.
+
+    Raises:
+        ConfigError: something was given twice, or the file is wrong.
+    """
+    file = RunRequest()
+    if isinstance(config, str | Path):
+        file = read_runs([config], run, trust=trust, given=settings, option="config")
+        if run is None and file.run is None:
+            raise ConfigError(f"{config} names no algorithm: give one, or add run: PPO to the file.")
+        config = None
+    asked = RunRequest(
+        run=run,
+        settings=settings_of(given, config, settings),
+        out=None if out is None else Path(out),
+        tuned=tuned,
+        trust=trust,
+    )
+    return join(file, asked)
+
+
+def settings_of(given: Sequence[object], config: object, settings: Mapping[str, object]) -> Given:
+    """The settings of an agent: keywords over `config`. What was given by position is the environment, or a mapping, which is `config`.
+
+    Raises:
+        ConfigError: one of the two was given twice.
+    """
+    envs = [value for value in given if not isinstance(value, Mapping) and value is not None]
+    configs = [value for value in (*given, config) if isinstance(value, Mapping)]
+    if config is not None and not isinstance(config, Mapping):
+        value: object = config
+        more = f" A number of steps is stop={value}." if isinstance(value, (int, float)) else ""
+        raise ConfigError(f"config takes a mapping of settings, not {shown(value)}.{more}")
+    if len(each := [*envs, *(settings[name] for name in ("env",) if name in settings)]) > 1:
+        found = [by_name(value) for value in each]
+        told = next((told for _, told in found if told), " Settings are keywords: lr=0.001.")
+        raise ConfigError(f"Give one environment: {' or '.join(what for what, _ in found)}?{told}")
+    if len(configs) > 1:
+        raise ConfigError("config was given twice: give one mapping of settings; keywords override it.")
+    return overlay(configs[0] if configs else {}, {**({"env": envs[0]} if envs else {}), **settings})
+
+
+def named_algorithm(call: str, run: object, env: object, settings: dict[str, object]) -> object:
+    """The algorithm of `raypid.train` or `raypid.setup`: `run`, or what was given as algorithm=..., which is taken out of `settings`.
+
+    Raises:
+        ConfigError: it was given twice, or after the environment, as other libraries have it.
+    """
+    if "algorithm" in settings:
+        other = settings.pop("algorithm")
+        if run is not None:
+            raise ConfigError(f"Give one algorithm: {shown(run)} or {shown(other)}?")
+        run = other
+    named = isinstance(run, str) and isinstance(env, str) and ALGORITHMS.canonical(run) not in ALGORITHMS
+    if named and ALGORITHMS.canonical(str(env)) in ALGORITHMS:
+        raise ConfigError(f'The algorithm comes first: raypid.{call}("{ALGORITHMS.canonical(str(env))}", "{run}").')
+    return run
+
+
+def algorithm_of(run: object) -> str:
+    """The name of the algorithm that a name, or a class such as raypid.PPO, stands for. An Algorithm class of the user's own is
+    registered under its name.
+
+    Raises:
+        ConfigError: it is neither.
+        UserError: an unknown name, with the nearest known ones.
+    """
+    if isinstance(run, str):
+        ALGORITHMS.get(run := ALGORITHMS.canonical(run))
+        return run
+    named: object = getattr(run, "algorithm", None)
+    if isinstance(run, type) and isinstance(named, str):
+        return named
+    known = next((name for name in ALGORITHMS.names() if ALGORITHMS.entry(name) is run), "")
+    if known:
+        return known
+    if isinstance(run, type) and hasattr(run, "Config"):
+        if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
+            raise ConfigError(
+                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.config.Config or of another algorithm's "
+                f"Config, not {shown(run.Config)}."
+            )
+        if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:
+            ALGORITHMS.add(run.__name__, run)
+        return run.__name__
+    raise ConfigError(f"An algorithm is a name or a class, such as 'PPO' or raypid.PPO, not {shown(run)}.")

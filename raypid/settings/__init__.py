@@ -1,0 +1,1 @@
+"""Settings of runs: what was asked for, where each value came from, and the files that hold them."""

@@ -1,0 +1,87 @@
+"""RunRequest: what somebody asks for. Shell, Python, files, grids, trials and --resume are ways to build one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raypid.config import Given, Source, overlay
+
+_BEGINS_FROM = ("init_from", "weights_file")
+"""Settings that say where a new run begins."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRequest:
+    """What is asked of a run, before anything was looked at. `raypid.run.resolve.resolve` makes a ResolvedRun of it.
+
+    Every field has a value that says nothing, so that requests can be joined: a file's below the flags', for instance.
+    """
+
+    run: str | None = None
+    """The algorithm's name."""
+    settings: Given = field(default_factory=lambda: Given({}))
+    """The settings given for this run; one without effect is refused."""
+    recorded: Given = field(default_factory=lambda: Given({}))
+    """Settings below these, that nobody gave for this run: all of another run's params.json, for instance. They may be without effect."""
+    recorded_run: str | None = None
+    """The algorithm that had the recorded settings."""
+    stop: Mapping[str, object] | None = None
+    """Stop criteria; None: not known yet. A new run then ends where somebody says so later, a resumed one where it was to end."""
+    tuned: bool | str = False
+    """Begin with tuned settings: those of the package, or by their name those that a search has saved."""
+    out: Path | None = None
+    """The run's folder."""
+    resume: Path | bool | None = None
+    """Go on from this run or checkpoint; True: from the run in `out`, if one is there."""
+    overwrite: bool = False
+    """Replace the run in `out`."""
+    trust: bool = False
+    """Import what only the resumed folder, or a file in a run's folder, names."""
+    options: Mapping[str, int] = field(default_factory=dict)
+    """What a run does besides training: the fields of RunOptions in `raypid.run_file.OPTIONS`."""
+    origins: Mapping[str, Source] = field(default_factory=dict)
+    """run, stop, out and each of `options` -> where it came from."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of what was read."""
+    is_begun: bool = False
+    """Whether `recorded` is of a run that ended before its first checkpoint, and begins once more in its own folder."""
+    is_whole: bool = False
+    """A run with a folder, as `raypid train` makes one, and not an agent alone: its folder is checked, and it may begin once more."""
+    python: bool = True
+    """Whether messages speak of arguments, not of flags."""
+    program: Any = None
+    """What replaces the algorithm's collecting and learning (`raypid.run.assembly.RunProgram`)."""
+
+    def from_source(self, kind: Any, detail: str = "") -> RunRequest:
+        """Return the same request, in which run, stop, out and options know that they came from there."""
+        said = {"run": self.run, "stop": self.stop, "out": self.out, **self.options}
+        origins = {name: Source(kind, detail, value) for name, value in said.items() if value is not None}
+        return replace(self, origins=origins)
+
+    def without_beginning(self) -> RunRequest:
+        """Return the same request without what only the beginning of a run needs: tuned settings, weights to start from."""
+        return replace(self, settings=self.settings.without(*_BEGINS_FROM), tuned=False)
+
+
+def join(*requests: RunRequest) -> RunRequest:
+    """Lay requests over each other: the later one wins. Recorded settings replace all that was given before them."""
+    whole = RunRequest()
+    for one in requests:
+        whole = replace(
+            one,
+            run=one.run or whole.run,
+            settings=overlay({} if one.recorded else whole.settings, one.settings),
+            recorded=overlay(overlay(whole.recorded, whole.settings), one.recorded) if one.recorded else whole.recorded,
+            recorded_run=one.recorded_run or whole.recorded_run,
+            stop=whole.stop if one.stop is None else one.stop,
+            tuned=one.tuned or whole.tuned,
+            out=one.out or whole.out,
+            options={**whole.options, **one.options},
+            origins={**whole.origins, **one.origins},
+            notes=(*whole.notes, *one.notes),
+            is_begun=one.is_begun or whole.is_begun,
+        )
+    return whole
