@@ -183,7 +183,7 @@ def standing(request: RunRequest) -> RunRequest:
             begun = for_algorithm(begun, str(begun.run))
             request = replace(join(begun, request), out=request.resume, resume=None, overwrite=True, tuned=False)
     if request.overwrite and request.out is None:
-        raise ConfigError("overwrite=True replaces the run in the folder of out: name that folder.")
+        raise ConfigError("overwrite=True replaces the run in a folder: name it, such as out='runs/a'.")
     folder = request.resume if isinstance(request.resume, Path) else request.out
     is_resumed = request.resume is not None
     check_folder(folder or Path("runs", "new"), resume=is_resumed, overwrite=request.overwrite)
@@ -203,7 +203,7 @@ def _in_out(request: RunRequest) -> RunRequest:
     """Turn resume=True into the folder of `out` if a run is there, and into nothing else."""
     if request.out is None:
         raise ConfigError(
-            "resume=True means the folder of out, where the run goes on or begins: give out, or the folder of a run to resume."
+            "resume=True needs a folder, where the run goes on or begins: give out='runs/a', or resume='runs/a' for a run that is there."
         )
     _check_beside_resume(replace(request, tuned=False), request.out)
     has_checkpoint = checkpoint.latest(request.out / "checkpoints") is not None
@@ -219,12 +219,17 @@ def _check_beside_resume(request: RunRequest, folder: Path) -> None:
     Raises:
         ConfigError: names the two options.
     """
+    resume = f"resume={str(folder)!r}"
     if request.out is not None and request.out != folder:
-        raise ConfigError("Give resume or out, not both: a resumed run goes on in its own folder.")
+        raise ConfigError(
+            f"Give {resume} or out={str(request.out)!r}, not both: a resumed run goes on in its own folder."
+        )
     if request.overwrite:
-        raise ConfigError("Give resume, which goes on with a run, or overwrite, which replaces it: not both.")
+        raise ConfigError(f"Give {resume}, which goes on with a run, or overwrite=True, which replaces it: not both.")
     if request.tuned:
-        raise ConfigError("tuned is for new runs: resume goes on with the saved settings and those given beside it.")
+        raise ConfigError(
+            f"tuned={request.tuned!r} is for new runs: {resume} goes on with the saved settings and those given beside it."
+        )
 
 
 def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:

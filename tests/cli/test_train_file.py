@@ -136,7 +136,7 @@ def test_the_examples_can_be_run(shell: Shell) -> None:
         (["-f", "."], "'.' is a folder"),
         (["--resume", "."], "/experiment.json is damaged"),
         (["-f", "one.yaml", "--env", "CartPol-v1"], "'CartPole-v1'"),
-        (["-f", "one.yaml", "--overwrite"], "--overwrite replaces the run in the folder of --out"),
+        (["-f", "one.yaml", "--overwrite"], "--overwrite replaces the run in a folder: name it, such as --out runs/a"),
         (["--dry-run", "--run", "PPO"], "give it, -f FILE"),
         (["--max-concurrent", "2", "--run", "PPO"], "-f FILE"),
         (

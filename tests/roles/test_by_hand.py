@@ -319,5 +319,5 @@ def test_setup_refuses_what_it_cannot_do() -> None:
         raypid.setup("R2D2", "CartPole-v1")
     with pytest.raises(UserError, match="Did you mean"):
         raypid.setup("PPO", "CartPole-v1", lrr=1)
-    with pytest.raises(UserError, match="Name an environment"):
+    with pytest.raises(UserError, match="Name the environment"):
         raypid.setup("PPO")

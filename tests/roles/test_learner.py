@@ -22,7 +22,8 @@ SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidde
 
 
 def learner(spec: NetworkSpec = SPEC, seed: int = 0, **settings: Any) -> Learner:
-    return Learner(PPO, PPOConfig(**{"num_epochs": 2, "batch_size": 32, **settings}), spec, seed)
+    config = PPOConfig(**{"num_epochs": 2, "batch_size": 32, **settings})
+    return Learner(PPO, config.replace({name: x for name, (x, _) in PPO.for_spaces(config, spec).items()}), spec, seed)
 
 
 def fragments(weights: Any, num_workers: int = 2) -> list[Trajectory]:

@@ -296,7 +296,7 @@ def test_restore_takes_the_counters_from_a_manifest_and_nothing_else(tmp_path: P
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"num_worker.*num_workers"):
         raypid.PPO(env="CartPole-v1", num_worker=2)
-    with pytest.raises(ConfigError, match="Name an environment"):
+    with pytest.raises(ConfigError, match="Name the environment"):
         raypid.PPO()
     with pytest.raises(ConfigError, match="callbacks takes"):
         raypid.PPO(env="CartPole-v1", callbacks=3)
@@ -318,7 +318,7 @@ def test_a_linear_schedule_ends_with_fit(run: str, tmp_path: Path, monkeypatch: 
     quick |= {"desired_kl": 0} if run == "PPO" else {}
     with Agent(run, env="CartPole-v1", lr_schedule="linear", lr=0.1, seed=0, **quick) as agent:
         for use in (agent.train, agent.fit, lambda: agent.fit({"time_total_s": 9}, out=tmp_path / "no")):
-            with pytest.raises(ConfigError, match=r"must know where it ends.*fit\(stop=100_000\), --stop 100000"):
+            with pytest.raises(ConfigError, match=r"must know where it ends.*stop=100000"):
                 use()
         assert not list(tmp_path.iterdir()) and agent.config.schedule_steps is None  # type: ignore[attr-defined]
         outcome = agent.fit(2_000, out=tmp_path / "run", final_episodes=0, quiet=True)

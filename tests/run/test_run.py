@@ -298,7 +298,7 @@ def test_a_folder_that_holds_a_run_is_kept(tmp_path: Path) -> None:
     run(tmp_path, {"training_iteration": 1})
     mine = tmp_path / "notes.md"
     mine.write_text("mine")
-    with pytest.raises(ConfigError, match=r"--resume.*--overwrite"):
+    with pytest.raises(ConfigError, match=r"resume=.*overwrite=True"):
         check_folder(tmp_path, resume=False, overwrite=False)
     check_folder(tmp_path, resume=True, overwrite=False)
     check_folder(tmp_path, resume=False, overwrite=True)

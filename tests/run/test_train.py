@@ -151,7 +151,7 @@ def test_train_leaves_what_the_command_line_leaves() -> None:
     assert "runs/a" in repr(outcome) and f"{steps} steps" in repr(outcome) and "best policy" in repr(outcome)
     assert outcome.load_policy().act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 
-    with pytest.raises(ConfigError, match="replace it .overwrite=True., or choose another out"):
+    with pytest.raises(ConfigError, match="replace it .overwrite=True., or choose another folder"):
         raypid.train("PPO", "CartPole-v1", stop=600, out="runs/a", **SMALL)
     for more in ({}, {"num_workers": 2, "address": "203.0.113.7:6379"}):  # no Ray is started or joined for that
         again = raypid.train(resume="runs/a", **more, **QUICK)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def test_wrong_stops_are_refused_before_anything_is_made(stop: Any, said: str) -
     [
         ({"keep_checkpoints": 0}, "keep_checkpoints takes a whole number of at least 1"),
         ({"final_episodes": -1}, "final_episodes takes"),
-        ({"overwrite": True}, "name that folder"),
+        ({"overwrite": True}, "name it, such as"),
         ({"lrr": 1}, "lrr"),
     ],
 )
@@ -261,7 +261,7 @@ def test_fit_goes_on() -> None:
     with pytest.raises(RuntimeError, match="closed"):
         one.fit(until(9))
 
-    with agent() as homeless, pytest.raises(ConfigError, match="name that folder"):
+    with agent() as homeless, pytest.raises(ConfigError, match="name it, such as"):
         homeless.fit(until(1), overwrite=True)
     with agent(out="c") as two:
         two.restore("b")
