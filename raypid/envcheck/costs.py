@@ -16,10 +16,11 @@ from gymnasium.vector.utils import batch_space
 from raypid.config import Config
 from raypid.envcheck.apart import RESET, STEP, Pulse
 from raypid.envcheck.exam import SEED, Exam
-from raypid.envcheck.single import AsOne, as_given, as_rows
+from raypid.envcheck.single import AsOne
 from raypid.envs import EnvSpec, VectorEnv, make_vector
 from raypid.envs.errors import EnvError
 from raypid.envs.make import check, choose_vectorizer
+from raypid.envs.observation_checks import from_tree, to_tree
 from raypid.envs.python_vector import WAITING_S
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError
@@ -145,14 +146,14 @@ def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
 
 def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
     """Random actions [B, *] that the masks in `obs` allow."""
-    rows = [as_given(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
-    return as_rows(exam.env.action_space, [exam.action(row) for row in rows])
+    rows = [from_tree(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
+    return to_tree(exam.env.action_space, [exam.action(row) for row in rows])
 
 
 def _stepped(vector: VectorEnv, obs: Tree, exam: Exam, seconds: float, pulse: Pulse) -> dict[str, object]:
     space, num = vector.action_space, vector.num_envs
     space.seed(SEED)
-    actions = [as_rows(space, [space.sample() for _ in range(num)]) for _ in range(BATCHES)]
+    actions = [to_tree(space, [space.sample() for _ in range(num)]) for _ in range(BATCHES)]
     steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
     until = time.perf_counter() + seconds
     while steps < 2 or time.perf_counter() < until:
@@ -181,7 +182,7 @@ class Replayed(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         rng = np.random.default_rng(SEED)
         picked = rng.integers(len(seen), size=(BATCHES, num_envs))
-        self._obs = [as_given(observation, as_rows(observation, [seen[i] for i in row])) for row in picked]
+        self._obs = [from_tree(observation, to_tree(observation, [seen[i] for i in row])) for row in picked]
         self._rewards = rng.standard_normal((BATCHES, num_envs)).astype(np.float32)
         self._steps = 0
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from raypid.envs import EnvSpec, VectorEnv, make_vector
 from raypid.envs.creators import CONFIG_NAMES, call, make_env, single_parameter, wrap
 from raypid.envs.gym_vector import close_vector
 from raypid.envs.make import check
-from raypid.spaces import Space, assemble, is_nested, members
+from raypid.envs.observation_checks import from_tree, to_tree
 from raypid.types import Tree, tree_map
 
 
@@ -66,7 +65,7 @@ class AsOne(gymnasium.Env[Any, Any]):
         return self._own(self.vector.reset(None if seed is None else [seed] * self.vector.num_envs)), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        step = self.vector.step(as_rows(self.action_space, [action] * self.vector.num_envs))
+        step = self.vector.step(to_tree(self.action_space, [action] * self.vector.num_envs))
         final = step.final if step.final is not None and 0 in step.final[0] else None
         obs = step.obs if final is None else final[1]
         return (
@@ -75,7 +74,7 @@ class AsOne(gymnasium.Env[Any, Any]):
         )  # fmt: skip
 
     def _own(self, obs: Tree) -> Any:
-        return as_given(self.observation_space, tree_map(lambda array: array[0], obs))
+        return from_tree(self.observation_space, tree_map(lambda array: array[0], obs))
 
     def close(self) -> None:
         self.vector.close()
@@ -85,18 +84,3 @@ def _limit_of_envpool(vector: VectorEnv) -> int | None:
     with contextlib.suppress(AttributeError, TypeError):
         return int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
     return None
-
-
-def as_given(space: Space, tree: Tree) -> Any:
-    """From a tree of arrays to what an environment of this space gives: dicts and tuples."""
-    if not is_nested(space):
-        return tree
-    assert isinstance(tree, dict)
-    return assemble(space, (as_given(part, tree[str(key)]) for key, part in members(space)))
-
-
-def as_rows(space: Space, values: list[Any]) -> Tree:
-    """Stack single observations or actions of a space: a tree of arrays [B, *]."""
-    if not is_nested(space):
-        return np.array(values, dtype=space.dtype)
-    return {str(key): as_rows(part, [value[key] for value in values]) for key, part in members(space)}

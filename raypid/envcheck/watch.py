@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, ObservationPart
+from raypid.envs.observation_checks import ObservationError, ObservationLayout, ObservationPart, first_place
 from raypid.nn.catalog import PLAIN, bound_of, is_picture
 from raypid.spaces import Space, is_nested, members
 from raypid.types import Array
@@ -67,12 +67,11 @@ class Part:
         if array.size > MANY and num % 10 != 1:
             return []
         if part.is_float and not np.isfinite(array).all():
-            place = _first(~np.isfinite(array))
             self.num_infinite += 1
-            return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{_at(place)}.")]
-        slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
-        bad = (array < part.low - slack) | (array > part.high + slack)
-        found = self._beyond(array, _first(bad), of_reset=of_reset) if bad.any() else []
+            _, place, at = first_place(~np.isfinite(array[None]))
+            return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{at}.")]
+        bad = part.beyond(array)
+        found = self._beyond(array, bad, of_reset=of_reset) if bad.any() else []
         np.minimum(self.low, array, out=self.low)
         np.maximum(self.high, array, out=self.high)
         self.sum += array
@@ -80,10 +79,10 @@ class Part:
         self.num += 1
         return found
 
-    def _beyond(self, array: Array, place: tuple[int, ...], *, of_reset: bool) -> list[tuple[str, str]]:
-        part = self.part
+    def _beyond(self, array: Array, bad: Array, *, of_reset: bool) -> list[tuple[str, str]]:
+        part, (_, place, at) = self.part, first_place(bad[None])
         bounds = f"[{part.low[place]:.6g}, {part.high[place]:.6g}]"
-        text = f"{part.label} is {array[place]:.6g}{_at(place)}, outside {bounds}"
+        text = f"{part.label} is {array[place]:.6g}{at}, outside {bounds}"
         if not part.is_box:
             return [(f"outside {part.path}", f"{text}: its space is {words(part.space)}.")]
         if of_reset:
@@ -168,11 +167,3 @@ def unbounded_words(space: gymnasium.spaces.Box) -> str:
     if num == size:
         return f"{words(space)} has no {which}{'s' if size > 1 and which != 'bound on one side' else ''}"
     return f"{num} of {size} elements {'has' if num == 1 else 'have'} no {which}"
-
-
-def _first(bad: Array) -> tuple[int, ...]:
-    return tuple(np.argwhere(bad)[0].tolist())
-
-
-def _at(place: tuple[int, ...]) -> str:
-    return f" at index {list(place)}" if place else ""

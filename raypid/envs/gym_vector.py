@@ -20,7 +20,7 @@ from raypid.envs.closing import close_all, end_processes
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
 from raypid.envs.errors import EnvError, reraise_signal
 from raypid.envs.infos import Info, Parcel, opened, stream_info
-from raypid.envs.observation_checks import action_batch, row_of
+from raypid.envs.observation_checks import from_tree, row_of
 from raypid.envs.quiet import quiet
 from raypid.envs.results import checked_step
 from raypid.envs.vector import Step, VectorEnv
@@ -90,7 +90,7 @@ class GymVector(VectorEnv):
         return self._checked(self._batch(obs), of_reset=True)
 
     def _step(self, action: Tree) -> Step:
-        batch = action_batch(self.action_space, action)
+        batch = from_tree(self.action_space, action)
         self._infos = {}
         try:
             obs, rewards, terminations, truncations, infos = self._env.step(batch)

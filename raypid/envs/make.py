@@ -11,21 +11,21 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import gymnasium
-import numpy as np
 
 from raypid.envs.adapter import takes
 from raypid.envs.closing import end_by_parent, end_processes, inheriting
 from raypid.envs.creators import load, vectorize
 from raypid.envs.env_spec import VECTORIZERS, EnvSpec
 from raypid.envs.errors import EnvError
+from raypid.envs.observation_checks import to_tree
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
 from raypid.registry import did_you_mean
-from raypid.spaces import Space, is_nested, members
-from raypid.types import Tree, tree_map
+from raypid.spaces import Space
+from raypid.types import Tree, tree_concat
 
 NATIVE_FROM = 7
 """Streams from which the vector entry point of Gymnasium's CartPole (50 us a step, however many) outruns the loop."""
@@ -137,7 +137,7 @@ def _observed(found: Sample, vector: VectorEnv, looks: Looks) -> Sample:
             if looks(found) == "spaces":
                 break
             seen = vector.step(action).obs
-            found = replace(found, first=tree_map(lambda *parts: np.concatenate(parts), found.first, seen))
+            found = replace(found, first=tree_concat([found.first, seen]))
     return found
 
 
@@ -146,14 +146,7 @@ def _random_actions(space: Space) -> Iterator[Tree]:
     space = copy.deepcopy(space)  # it may be the class's, from which environments draw too
     space.seed(0)
     while True:
-        yield _one_row(space, space.sample())
-
-
-def _one_row(space: Space, action: Any) -> Tree:
-    """Arrange an action of the space as a tree of arrays [1, *]."""
-    if is_nested(space):
-        return {str(key): _one_row(part, action[key]) for key, part in members(space)}
-    return np.array([action], space.dtype)
+        yield to_tree(space, [space.sample()])
 
 
 def _stepped(found: Sample, vector: VectorEnv) -> Sample:

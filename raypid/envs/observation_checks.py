@@ -72,6 +72,15 @@ class ObservationPart:
                 raise ObservationError(f"{self.label} holds {array.min()} to {array.max()}; {self.wanted(shape)}.")
         return array
 
+    def beyond(self, array: Array) -> Array:
+        """Mark the elements outside of the bounds; floats may leave them by a rounding error."""
+        low, high = self.low, self.high
+        if self.is_float:
+            slack = 1e-4 * (1 + np.abs(array))
+            low, high = low - slack, high + slack
+        bad: Array = (array < low) | (array > high)
+        return bad
+
     @property
     def label(self) -> str:
         return f"the observation's part {self.path!r}" if self.path else "the observation"
@@ -136,13 +145,13 @@ class ObservationLayout:
         for part, array in zip(self.parts, arrays):
             if not part.is_box:
                 continue
-            slack = 1e-4 * (1 + np.abs(array)) if part.is_float else 0
-            bad = (array < part.low - slack) | (array > part.high + slack)
+            bad = part.beyond(array)
             if bad.any():
-                place, at = _first(bad)
-                low, high = part.low[place[1:]], part.high[place[1:]]
-                bounds = f"outside its bounds [{low}, {high}]; declare the bounds that hold, or infinite ones"
-                raise ObservationError(f"{part.label} of reset() is {array[place]}{at}, {bounds}.", place[0])
+                row, place, at = first_place(bad)
+                bounds = f"outside its bounds [{part.low[place]}, {part.high[place]}]"
+                raise ObservationError(
+                    f"{part.label} of reset() is {array[row][place]}{at}, {bounds}; declare the bounds that hold, or infinite ones.", row
+                )  # fmt: skip
 
     def check(self, arrays: list[Array]) -> None:
         """Check the observations of any step.
@@ -159,20 +168,21 @@ class ObservationLayout:
                 bad = ~np.isfinite(array)
                 what = "is not finite"
             elif not part.is_box:
-                bad = (array < part.low) | (array > part.high)
+                bad = part.beyond(array)
                 what = f"is outside its space {part.space}"
             else:
                 continue
             if bad.any():
-                place, at = _first(bad)
-                text = f"{part.label} {what}: {array[place]}{at}. Observation space: {self.space}."
-                raise ObservationError(text, place[0])
+                row, place, at = first_place(bad)
+                raise ObservationError(
+                    f"{part.label} {what}: {array[row][place]}{at}. Observation space: {self.space}.", row
+                )
 
 
-def _first(bad: Array) -> tuple[tuple[int, ...], str]:
-    """Find the first true element of [B, *]: its indices, and text for the place within its row."""
-    place = tuple(np.argwhere(bad)[0].tolist())
-    return place, f" at index {list(place[1:])}" if len(place) > 1 else ""
+def first_place(bad: Array) -> tuple[int, tuple[int, ...], str]:
+    """Find the first true element of [B, *]: its row, its indices within the row, and text for these."""
+    row, *place = np.argwhere(bad)[0].tolist()
+    return row, tuple(place), f" at index {place}" if place else ""
 
 
 def _arrange(space: Space, arrays: Iterator[Array]) -> Tree:
@@ -183,15 +193,22 @@ def _arrange(space: Space, arrays: Iterator[Array]) -> Tree:
 
 def action_rows(space: Space, action: Tree, num: int) -> list[object]:
     """Split a tree of actions [B, *] into `num` = B actions for one environment each. Copies: environments may write into theirs."""
-    batch = action_batch(space, action)
+    batch = from_tree(space, action)
     return list(batch) if isinstance(batch, np.ndarray) else [row_of(batch, row) for row in range(num)]
 
 
-def action_batch(space: Space, action: Tree) -> object:
-    """Convert a tree of actions [B, *] for a vector environment: Dict -> dict, Tuple -> tuple of arrays."""
-    if isinstance(action, np.ndarray):
-        return np.array(action, dtype=space.dtype)
-    return assemble(space, (action_batch(part, action[str(key)]) for key, part in members(space)))
+def from_tree(space: Space, tree: Tree) -> object:
+    """Copy a tree of arrays [*] or [B, *] into what an environment, or a vector, of this space takes: dicts, tuples, arrays."""
+    if isinstance(tree, Mapping):
+        return assemble(space, (from_tree(part, tree[str(key)]) for key, part in members(space)))
+    return np.array(tree, dtype=space.dtype)
+
+
+def to_tree(space: Space, values: Sequence[Any]) -> Tree:
+    """Stack B values of the space, as environments take or give them, into a tree of arrays [B, *]."""
+    if is_nested(space):
+        return {str(key): to_tree(part, [value[key] for value in values]) for key, part in members(space)}
+    return np.array(values, dtype=space.dtype)
 
 
 def row_of(batch: Any, row: int) -> object:
