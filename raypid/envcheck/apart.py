@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import mmap
+import multiprocessing
 import os
 import re
-import select
 import signal
 import sys
 import sysconfig
@@ -19,14 +18,18 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
-from raypid.envs.closing import ENDING_S, end_by_parent
+from raypid.envcheck.finding import Finding
+from raypid.envs.closing import ENDING_S, end_by_parent, inheriting
 from raypid.envs.errors import relative
 from raypid.errors import CodeError
 
-Message: TypeAlias = Mapping[str, object]
+Message: TypeAlias = "Finding | Mapping[str, object] | Stage | CodeError | None"
+"""A finding, facts by topic, or a Stage; CodeError and None only say how the process ends."""
 CALLS = ("its constructor", "reset()", "step()", "step() after the end of an episode", "close()")
 MAKE, RESET, STEP, STEP_AFTER_END, CLOSE = range(5)
 POLL_S = 0.05
@@ -75,6 +78,14 @@ class Pulse:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """What the process does from here on, and how long it may be silent meanwhile."""
+
+    name: str
+    patience_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Channel:
     """What the process has in hand: `send` tells something, `pulse` shows that it lives."""
 
@@ -87,6 +98,8 @@ class Ending:
     """How the process ended."""
 
     how: Literal["done", "died", "hung"]
+    stage: str = ""
+    """The last Stage that it has begun."""
     during: str = ""
     """The call that was running, in words."""
     call: int = -1
@@ -106,170 +119,129 @@ class Ending:
 def run_apart(body: Callable[[Channel], None], hear: Callable[[Message], None], timeout_s: float) -> Ending:
     """Run `body` in a forked process and call `hear` with what it sends, until it is done, dead or silent for `timeout_s` seconds.
 
-    The message {"patience_s": s} changes how long it may be silent from then on. Whatever it has started ends with it.
+    A Stage that it sends changes how long it may be silent from then on. Whatever it has started ends with it.
+
+    Raises:
+        CodeError: `body` raised.
     """
     pulse = Pulse()
     if not hasattr(os, "fork"):  # without one there is no deadline
         body(Channel(hear, pulse))
         return Ending("done")
-    with tempfile.TemporaryFile("w+b") as stacks, contextlib.ExitStack() as pipes:
-        told, tell = os.pipe()
-        printed, to_print = os.pipe()
-        alive, living = os.pipe()  # the process ends when this one does, whose end of the pipe nobody else has
-        for descriptor in (told, printed, living):
-            pipes.callback(os.close, descriptor)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with warnings.catch_warnings():
+    context = multiprocessing.get_context("fork")
+    told, tell = context.Pipe(duplex=False)
+    printed, to_print = context.Pipe(duplex=False)
+    with tempfile.TemporaryFile("w+b") as stacks, told, printed:
+        process = context.Process(target=_inside, args=(body, Channel(tell.send, pulse), to_print.fileno(), stacks))
+        with inheriting(), warnings.catch_warnings():
             # Python warns of threads; what runs there needs none of those that were here
             warnings.simplefilter("ignore")
-            pid = os.fork()
-        if pid == 0:
-            for descriptor in (told, printed, living):
-                os.close(descriptor)
-            _inside(body, pulse, tell, to_print, alive, stacks)
-        for descriptor in (tell, to_print, alive):
-            os.close(descriptor)
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # also done inside: whoever comes first
-        watched = _Watched(pid, pulse, told, printed, hear, timeout_s)
+            process.start()
+        tell.close()
+        to_print.close()
         try:
-            return watched.until_the_end(stacks)
+            ending = _watch(process, pulse, told, printed, hear, timeout_s)
+            ending.during, ending.call = str(pulse), pulse.call
+            if ending.how == "hung":
+                os.kill(process.pid or 0, signal.SIGUSR1)  # faulthandler writes where it is
+                time.sleep(0.2)
+            elif ending.how == "died":
+                ending.exit_words = _exit_words(process)
+            if ending.how != "done":
+                stacks.seek(0)
+                ending.where = _in_words(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
+            return ending
         finally:
-            watched.kill()
+            _kill(process)
 
 
-def _inside(
-    body: Callable[[Channel], None], pulse: Pulse, tell: int, to_print: int, alive: int, stacks: IO[bytes]
-) -> None:
+def _inside(body: Callable[[Channel], None], channel: Channel, to_print: int, stacks: IO[bytes]) -> None:
     """Be the process: never returns."""
-    code = 1
     try:
-        with contextlib.suppress(OSError):
-            os.setpgid(0, 0)
+        os.setpgid(0, 0)
         end_by_parent()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, source in ((0, nothing), (1, to_print), (2, to_print)):
             os.dup2(source, descriptor)
-        sys.stdin = open(0, closefd=False)
         sys.stdout = sys.stderr = open(1, "w", buffering=1, errors="replace", closefd=False)
         faulthandler.enable(stacks, all_threads=False)
         faulthandler.register(signal.SIGUSR1, stacks, all_threads=False)
-        threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-        with open(tell, "w", closefd=False) as out:
-
-            def send(message: Message) -> None:
-                pulse.beat(pulse.call)
-                out.write(json.dumps(message) + "\n")
-                out.flush()
-
-            try:
-                body(Channel(send, pulse))
-                send({"done": True})
-            except BaseException as error:  # ours: whatever the environment raises is caught in `body`
-                send({"failed": "".join(traceback.format_exception(error))})
-        code = 0
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        body(channel)
+        channel.send(None)
+    except BaseException as error:  # ours: whatever the environment raises is caught in `body`
+        text = "".join(traceback.format_exception(error)).rstrip()
+        channel.send(CodeError(f"{text}\nraypid: the check itself failed: please report this."))
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
-def _end_with(alive: int) -> None:
-    """End this process and those that it has started once nobody holds the other end of the pipe."""
-    os.read(alive, 1)
+def _end_with_parent() -> None:
+    """End this process and those that it has started once its parent has ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os.killpg(0, signal.SIGTERM)
     time.sleep(ENDING_S)
     os.killpg(0, signal.SIGKILL)
 
 
-class _Watched:
-    """The process as its parent sees it."""
-
-    def __init__(
-        self, pid: int, pulse: Pulse, told: int, printed: int, hear: Callable[[Message], None], timeout_s: float
-    ) -> None:
-        self.pid, self.pulse, self.told, self.printed = pid, pulse, told, printed
-        self.hear, self.timeout_s = hear, timeout_s
-        self.ending = Ending("died")
-        self._rest, self._head, self._is_over = b"", b"", False
-        self._status: int | None = None
-
-    def until_the_end(self, stacks: IO[bytes]) -> Ending:
-        seen, since = self.pulse.count, time.monotonic()
-        while not self._is_over:
-            ready, _, _ = select.select([self.told, self.printed], [], [], POLL_S)
-            if self.printed in ready:
-                self._take_print()
-            if self.told in ready:
-                self._take_messages()
-            if not ready and self._has_ended():
-                break  # processes that it has started may still hold its pipes
-            if self.pulse.count != seen:
-                seen, since = self.pulse.count, time.monotonic()
-            elif time.monotonic() - since > self.timeout_s:
-                self.ending.how, self._is_over = "hung", True
-        ending = self.ending
-        ending.during, ending.call = str(self.pulse), self.pulse.call
-        ending.head = self._head.decode(errors="replace")
-        if ending.how == "hung":
-            os.kill(self.pid, signal.SIGUSR1)  # faulthandler writes where it is
-            time.sleep(0.2)
-        elif ending.how == "died":
-            ending.exit_words = self._exit_words()
-        if ending.how != "done":
-            stacks.seek(0)
-            ending.where = _in_words(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
-        return ending
-
-    def kill(self) -> None:
-        """End the process with all that it has started, and wait for it. Before, it closes its environments."""
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGTERM)
-        self._wait(ENDING_S)
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if self._status is None:
-            os.waitpid(self.pid, 0)
-
-    def _take_print(self) -> None:
-        text = os.read(self.printed, 1 << 16)
-        self.ending.printed += len(text)
-        self.ending.lines += text.count(b"\n")
-        self._head = (self._head + text)[:KEPT]
-
-    def _take_messages(self) -> None:
-        data = os.read(self.told, 1 << 16)
-        if not data:
-            self._is_over = True  # its end without a word
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if "done" in message:
-                self.ending.how, self._is_over = "done", True
-            elif "failed" in message:
-                raise CodeError(
-                    f"{str(message['failed']).rstrip()}\nraypid: the check itself failed: please report this."
-                )
+def _watch(
+    process: BaseProcess,
+    pulse: Pulse,
+    told: Connection,
+    printed: Connection,
+    hear: Callable[[Message], None],
+    timeout_s: float,
+) -> Ending:
+    """Listen to the process until it is done, dead or silent for too long."""
+    ending, head = Ending("died"), b""
+    seen, since = pulse.count, time.monotonic()
+    while ending.how == "died":
+        ready = wait([told, printed], POLL_S)
+        if printed in ready:
+            text = os.read(printed.fileno(), 1 << 16)
+            ending.printed += len(text)
+            ending.lines += text.count(b"\n")
+            head = (head + text)[:KEPT]
+        if told in ready:
+            try:
+                message = told.recv()
+            except (EOFError, OSError):
+                break  # its end without a word
+            if message is None:
+                ending.how = "done"
+            elif isinstance(message, CodeError):
+                raise message
+            elif isinstance(message, Stage):
+                ending.stage, timeout_s = message.name, message.patience_s
             else:
-                self.timeout_s = float(message.get("patience_s", self.timeout_s))
-                self.hear(message)
+                hear(message)
+        if not ready and process.exitcode is not None:
+            break  # processes that it has started may still hold its pipes
+        if told in ready or pulse.count != seen:
+            seen, since = pulse.count, time.monotonic()
+        elif time.monotonic() - since > timeout_s:
+            ending.how = "hung"
+    ending.head = head.decode(errors="replace")
+    return ending
 
-    def _has_ended(self) -> bool:
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(status) if pid else None
-        return self._status is not None
 
-    def _wait(self, seconds: float) -> None:
-        give_up = time.monotonic() + seconds
-        while not self._has_ended() and time.monotonic() < give_up:
-            time.sleep(POLL_S / 10)
+def _kill(process: BaseProcess) -> None:
+    """End the process with all that it has started, and wait for it. Before, it closes its environments."""
+    process.terminate()
+    process.join(ENDING_S)
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
 
-    def _exit_words(self) -> str:
-        self._wait(5.0)
-        if self._status is None:
-            return "its pipes are closed"
-        return f"exit code {self._status}" if self._status >= 0 else signal.Signals(-self._status).name
+
+def _exit_words(process: BaseProcess) -> str:
+    process.join(5.0)
+    code = process.exitcode
+    if code is None:
+        return "its pipes are closed"
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from raypid.config import Config, canonical, overlay
 from raypid.envcheck import advice
@@ -17,6 +16,7 @@ from raypid.envcheck.apart import (
     Channel,
     Ending,
     Message,
+    Stage,
     place_of,
     run_apart,
 )
@@ -87,23 +87,19 @@ def check_env(
             raise ConfigError(f"check_env takes no setting {name!r}.{did_you_mean(name, SETTINGS)}")
     config = resolve_config("PPO", {**given, "seed": 0})
     report = EnvReport(_shown_name(env, config.env))
-    stage = ""
 
     def hear(message: Message) -> None:
-        nonlocal stage
-        if "finding" in message:
-            report.findings.append(Finding(**dict(_mapping(message["finding"]))))
-        elif "facts" in message:
-            report.facts |= _mapping(message["facts"])
-        elif "found" in message:
-            report.found = bool(message["found"])
-        stage = str(message.get("stage", stage))
+        if isinstance(message, Finding):
+            report.findings.append(message)
+        elif isinstance(message, Mapping):
+            report.facts |= message
 
     start = time.monotonic()
     ending = run_apart(lambda channel: _inside(config, channel, seconds, timeout_s, speed=speed), hear, timeout_s)
     report.seconds = time.monotonic() - start
+    report.found = bool(report.facts.pop("found", True))
     if ending.how != "done":
-        _judge_ending(report, ending, stage, timeout_s)
+        _judge_ending(report, ending, timeout_s)
     _judge_prints(report, ending)
     report.findings += advice.findings(report.facts, config, report.env, healthy=report.ok)
     return report
@@ -112,11 +108,6 @@ def check_env(
 def _shown_name(given: object, entry: object) -> str:
     """The name as it was given, or else that of the class or function."""
     return given if isinstance(given, str) else entry_name(entry)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    assert isinstance(value, Mapping)
-    return value
 
 
 def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, *, speed: bool) -> None:
@@ -131,8 +122,7 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
             where = "" if ours and not str(error).startswith(HEAD) else place_of(error)
             text = str(error).rpartition("\nraypid: ")[2] if ours else f"it raises {type(error).__name__}: {error}"
             topic = "interface" if isinstance(error, ForeignEnv) else "import"
-            finding = {"severity": "problem", "topic": topic, "text": shorten(text, 900), "where": where}
-            channel.send({"finding": finding})
+            channel.send(Finding("problem", topic, shorten(text, 900), where=where))
             return
         exam = Exam(spec, channel, EXAM_SHARE * seconds)
         try:
@@ -141,8 +131,8 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
                 if exam.mean_step_s() < 0.01:
                     exam.ask_gymnasium()
                 if speed:
-                    _measure(spec, config, exam, seconds)
-                channel.send({"stage": "end", "patience_s": timeout_s})
+                    _measure(spec, config, exam, seconds, timeout_s)
+                channel.send(Stage("end", timeout_s))
                 exam.step_after_end()
         except Broken:
             pass
@@ -150,15 +140,15 @@ def _inside(config: Config, channel: Channel, seconds: float, timeout_s: float, 
             exam.close()
 
 
-def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
+def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float, timeout_s: float) -> None:
     """Measure the vectors, then what training costs."""
     channel = exam.channel
-    channel.send({"stage": "vectors"})
+    channel.send(Stage("vectors", timeout_s))
     vectors = measure_vectors(spec, exam, VECTORS_SHARE * seconds)
     exam.tell(vectorizers=vectors)
     training: dict[str, object] = {}
     for run, share in (("PPO", PPO_SHARE), ("SAC", SAC_SHARE)):
-        channel.send({"stage": run, "patience_s": LEARNING_S})
+        channel.send(Stage(run, LEARNING_S))
         training[run] = measure_training(run, config, exam, vectors, share * seconds)
         exam.tell(training=training)
 
@@ -167,17 +157,17 @@ _TOPICS = {"importing it": "import", CALLS[MAKE]: "constructor"}
 """What was running -> the topic that says so by itself."""
 
 
-def _judge_ending(report: EnvReport, ending: Ending, stage: str, timeout_s: float) -> None:
+def _judge_ending(report: EnvReport, ending: Ending, timeout_s: float) -> None:
     """Say how the process ended, which was not as it should."""
     text, advice_text, where = f"ends its process ({ending.exit_words})", "", ending.where
     if ending.how == "hung":
         text, advice_text = f"gives no answer within {timeout_s:g} s", "A longer timeout waits for it."
     if ending.call == STEP_AFTER_END:
         report.findings.append(Finding("note", "end", f"{ending.during} {text}; raypid never does that.", where=where))
-    elif stage in ("PPO", "SAC"):
-        found = Finding("note", "training", f"the cost of {stage} could not be measured: it {text}.")
+    elif ending.stage in ("PPO", "SAC"):
+        found = Finding("note", "training", f"the cost of {ending.stage} could not be measured: it {text}.")
         report.findings.append(found)
-    elif stage == "vectors":
+    elif ending.stage == "vectors":
         report.findings.append(Finding("problem", "vectors", f"several of them side by side: it {text}.", where=where))
     else:
         during = ending.during or "importing it"

@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import gymnasium
@@ -115,12 +115,12 @@ class Exam:
             return
         self._said.add(key)
         self.num_problems += severity == "problem"
-        self.channel.send({"finding": asdict(Finding(severity, topic, text, advice, where))})
+        self.channel.send(Finding(severity, topic, text, advice, where))
 
     def tell(self, **facts: object) -> None:
         """Send facts by topic."""
         self.facts |= facts
-        self.channel.send({"facts": facts})
+        self.channel.send(facts)
 
     def is_over(self, share: float = 1.0) -> bool:
         """Whether so much of its time is up; the first FEW steps may take MORE_S seconds more."""
