@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import TypeAlias
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from raypid.envs.closing import end_by_parent, end_processes, inheriting
 
-Target: TypeAlias = Callable[..., object]
+Result = TypeVar("Result")
 
 
 class ForkedLost(Exception):
@@ -32,16 +32,19 @@ def can_fork() -> bool:
     )
 
 
-class Forked:
+class Forked(Generic[Result]):
     """A copy of this process, with all objects as they are now, that waits for arguments of `target`.
 
     It ends with this process, however that ends, and calls `close` before. Ctrl-C is left to this process.
+
+    Args:
+        daemon: it starts no processes of its own, and draws other random numbers than this one. Else it is to be ended by `end`.
     """
 
-    def __init__(self, target: Target, close: Callable[[], object]) -> None:
+    def __init__(self, target: Callable[..., Result], close: Callable[[], object], *, daemon: bool = True) -> None:
         context = multiprocessing.get_context("fork")
         self._connection, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(target, close, there, self._connection), daemon=True)
+        self._process = context.Process(target=_serve, args=(target, close, there, self._connection), daemon=daemon)
         with inheriting():
             self._process.start()
         there.close()
@@ -59,30 +62,34 @@ class Forked:
         except OSError:
             raise ForkedLost(self._how()) from None
 
-    def receive(self) -> object:
+    def receive(self, timeout_s: float | None = None) -> Result:
         """What `target` returned for the arguments that were sent last.
 
         Raises:
-            ForkedLost: the copy has ended. Otherwise what `target` raised.
+            ForkedLost: the copy has ended.
+            TimeoutError: it did not return within `timeout_s` seconds. Otherwise what `target` raised.
         """
         number = 0
-        try:
-            while number != self._number:
+        while number != self._number:
+            if timeout_s is not None and not self._connection.poll(timeout_s):
+                raise TimeoutError
+            try:
                 number, result, error = self._connection.recv()
-        except (OSError, EOFError):
-            raise ForkedLost(self._how()) from None
+            except (OSError, EOFError):
+                raise ForkedLost(self._how()) from None
         if error is not None:
             raise error
-        return result
+        answer: Result = result
+        return answer
 
     @staticmethod
-    def end(copies: Sequence[Forked]) -> None:
-        """End copies, each after its `close`."""
+    def end(copies: Sequence[Forked[Any]], *, interrupt: bool = False) -> None:
+        """End copies, each after its `close`. interrupt: they are in the midst of a call."""
         for copy in copies:
             with contextlib.suppress(OSError):  # it has ended
                 copy._connection.send(None)  # a younger copy has this pipe too, so that closing it would not be noticed
             copy._connection.close()
-        end_processes([copy._process for copy in copies])
+        end_processes([copy._process for copy in copies], interrupt=interrupt)
 
     def _how(self) -> str:
         """How the copy has ended."""
@@ -91,10 +98,13 @@ class Forked:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _serve(target: Target, close: Callable[[], object], connection: Connection, parents: Connection) -> None:
+def _serve(
+    target: Callable[..., object], close: Callable[[], object], connection: Connection, parents: Connection
+) -> None:
     parents.close()  # else the copy would keep open what tells it of its parent's end
-    random.seed()  # not the numbers of the parent
-    np.random.seed()
+    if multiprocessing.current_process().daemon:
+        random.seed()
+        np.random.seed()
     try:
         end_by_parent()
         with contextlib.suppress(OSError, EOFError):
@@ -111,7 +121,7 @@ def _serve(target: Target, close: Callable[[], object], connection: Connection, 
             os._exit(0)
 
 
-def _called(target: Target, arguments: Sequence[object]) -> tuple[object, BaseException | None]:
+def _called(target: Callable[..., object], arguments: Sequence[object]) -> tuple[object, BaseException | None]:
     try:
         return target(*arguments), None
     except Exception as error:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import copy
 import math
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Literal, TypeAlias
 
 import gymnasium
 
 from raypid.envs.adapter import takes
-from raypid.envs.closing import end_by_parent, end_processes, inheriting
 from raypid.envs.creators import load, vectorize
 from raypid.envs.env_spec import VECTORIZERS, EnvSpec
 from raypid.envs.errors import EnvError
+from raypid.envs.forked import Forked, ForkedLost
 from raypid.envs.observation_checks import to_tree
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
@@ -171,51 +170,28 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     Raises:
         EnvError: it could not be made, ended its process, or took longer than `timeout_s`.
     """
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_sample, args=(spec, looks, there))
-    with inheriting():
-        process.start()
-    there.close()
-    name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
-    further = 1
-    """Answers that are still to come."""
+    samples = _sampling(spec, looks)
+    copy = Forked(partial(next, samples, None), samples.close, daemon=False)
+    found: Sample | None = None
+    is_late = False
     try:
-        if not here.poll(timeout_s):
-            raise EnvError(
-                f"Environment {name!r} was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
-            )
-        found: object = here.recv()
-        further = 0
-        if isinstance(found, Sample):
-            with suppress(EOFError):  # nothing more is known
-                further = DEPTHS.index(looks(found))
-                while further and here.poll(timeout_s):
-                    found, further = here.recv(), further - 1
-    except EOFError:
-        process.join(5)
-        how = f"exit code {process.exitcode}" if (process.exitcode or 0) >= 0 else f"signal {-(process.exitcode or 0)}"
-        raise EnvError(f"Environment {name!r} ended its process while it was made ({how}).") from None
+        copy.send()
+        found = copy.receive(timeout_s)
+        assert found is not None
+        for _ in range(DEPTHS.index(looks(found))):
+            copy.send()
+            found = copy.receive(timeout_s) or found
+    except TimeoutError:
+        is_late = True
+        problem = f"was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
+    except ForkedLost as lost:
+        problem = f"ended its process while it was made ({lost})."
     finally:
-        end_processes([process], interrupt=further > 0)
-        here.close()
-    if isinstance(found, Exception):
-        raise found
-    assert isinstance(found, Sample)
+        Forked.end([copy], interrupt=is_late)
+    if found is None:
+        name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
+        raise EnvError(f"Environment {name!r} {problem}")
     return found
-
-
-def _send_sample(spec: EnvSpec, looks: Looks, there: Connection) -> None:
-    try:
-        end_by_parent()
-        with closing(_sampling(spec, looks)) as samples:
-            for found in samples:
-                there.send(found)
-    except Exception as error:
-        with suppress(OSError):
-            there.send(error)
-    finally:
-        os._exit(0)  # nothing of the parent's is to be ended here
 
 
 def spaces(spec: EnvSpec) -> tuple[Space, Space]:

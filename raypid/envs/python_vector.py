@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from gymnasium.spaces import Box
@@ -69,7 +69,7 @@ class PythonVector(VectorEnv):
         super().__init__(spec, name)
         self._make_env = make_env
         self._pool: ThreadPoolExecutor | None = None
-        self._copies: dict[int, Forked] = {}
+        self._copies: dict[int, Forked[Served]] = {}
         """Of the parts that a copy of this process steps, the copy."""
         self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
@@ -315,7 +315,7 @@ class PythonVector(VectorEnv):
         if i not in self._copies:
             return []
         try:
-            results, crashes, state = cast("Served", self._copies[i].receive())
+            results, crashes, state = self._copies[i].receive()
         except ForkedLost:
             Forked.end([self._copies.pop(i)])
             if not self._copies:
