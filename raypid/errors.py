@@ -9,6 +9,10 @@ from collections.abc import Sequence
 HEAD = "Traceback (most recent call last):\n"
 """How a text begins that has a user's traceback first."""
 
+MAX_LINE = 2000
+MAX_SHOWN = 300
+"""Characters of somebody else's text that a message repeats."""
+
 
 class UserError(ValueError):
     """Says what was given, what is valid, and what to do."""
@@ -72,19 +76,19 @@ def reason(error: Exception) -> str:
     said = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     if said.startswith(HEAD):  # what follows the user's traceback says the same in a line
         said = said.rpartition("\nraypid: ")[2]
-    text = " ".join(said.split())
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+    return shorten(said)
+
+
+def shorten(text: str, most: int = MAX_SHOWN) -> str:
+    """Return the beginning of a text that may be long, on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def one_line(message: object) -> str:
     """Return a message on one line, without the middle of one that somebody's input made long."""
     text = " ".join(str(message).splitlines())
     return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE // 2]} ... {text[-MAX_LINE // 2 :]}"
-
-
-MAX_LINE = 2000
-MAX_SHOWN = 300
-"""Characters of somebody else's text that a message repeats."""
 
 
 _SHORT = reprlib.Repr()

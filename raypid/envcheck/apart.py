@@ -77,6 +77,12 @@ class Pulse:
         return f"reset() before episode {episode:,}" if self.call == RESET else CALLS[self.call]
 
 
+def subject(during: str) -> tuple[str, str]:
+    """The topic of a finding on a call, from the words of a Pulse ("" while the environment is imported), and how its sentence begins."""
+    topic = {"": "import", CALLS[MAKE]: "constructor"}.get(during)
+    return (topic, "it") if topic else (during.partition("(")[0], during)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """What the process does from here on, and how long it may be silent meanwhile."""

@@ -10,8 +10,6 @@ from dataclasses import replace
 from raypid.config import Config, canonical, overlay
 from raypid.envcheck import advice
 from raypid.envcheck.apart import (
-    CALLS,
-    MAKE,
     STEP_AFTER_END,
     Channel,
     Ending,
@@ -19,16 +17,17 @@ from raypid.envcheck.apart import (
     Stage,
     place_of,
     run_apart,
+    subject,
 )
 from raypid.envcheck.costs import measure_training, measure_vectors
-from raypid.envcheck.exam import Broken, Exam, shorten
+from raypid.envcheck.exam import Broken, Exam
 from raypid.envcheck.finding import Finding
 from raypid.envcheck.report import EnvReport
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, ImportFailed
 from raypid.envs.foreign import ForeignEnv
 from raypid.envs.quiet import quiet
-from raypid.errors import ConfigError, UserError, shown
+from raypid.errors import ConfigError, UserError, shorten, shown
 from raypid.modules import entry_name
 from raypid.registry import did_you_mean
 from raypid.run.resolve import env_spec_of, resolve_config
@@ -153,10 +152,6 @@ def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float, timeout_
         exam.tell(training=training)
 
 
-_TOPICS = {"importing it": "import", CALLS[MAKE]: "constructor"}
-"""What was running -> the topic that says so by itself."""
-
-
 def _judge_ending(report: EnvReport, ending: Ending, timeout_s: float) -> None:
     """Say how the process ended, which was not as it should."""
     text, advice_text, where = f"ends its process ({ending.exit_words})", "", ending.where
@@ -170,9 +165,7 @@ def _judge_ending(report: EnvReport, ending: Ending, timeout_s: float) -> None:
     elif ending.stage == "vectors":
         report.findings.append(Finding("problem", "vectors", f"several of them side by side: it {text}.", where=where))
     else:
-        during = ending.during or "importing it"
-        topic = _TOPICS.get(during) or during.partition("(")[0]
-        who = "it" if during in _TOPICS else during
+        topic, who = subject(ending.during)
         report.findings.append(Finding("problem", topic, f"{who} {text}.", advice_text, where))
 
 

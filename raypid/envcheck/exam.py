@@ -6,12 +6,11 @@ What it finds is sent at once, so that it is kept when the environment ends the 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -19,7 +18,7 @@ from typing import Any, cast
 import gymnasium
 import numpy as np
 
-from raypid.envcheck.apart import CALLS, CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, cause_of, place_of
+from raypid.envcheck.apart import CLOSE, MAKE, RESET, STEP, STEP_AFTER_END, Channel, cause_of, place_of, subject
 from raypid.envcheck.finding import Finding, Severity
 from raypid.envcheck.single import AsOne, made_alone, takes_all_as_dict
 from raypid.envcheck.watch import Observations, quantiles, reward_facts, unbounded_words, words
@@ -27,7 +26,7 @@ from raypid.envs import EnvSpec, results
 from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.envs.errors import EnvError
 from raypid.envs.python_vector import WAITING_S
-from raypid.errors import HEAD, shown
+from raypid.errors import HEAD, shorten, shown
 from raypid.nn.allocation import return_freed_memory
 from raypid.spaces import SpaceError, space_leaves
 
@@ -47,10 +46,11 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Played:
-    """An episode, or its beginning."""
+    """An episode, or its beginning, from a reset with SEED on."""
 
     first: Any
-    steps: list[tuple[Any, Any, bool]] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
+    steps: list[tuple[Any, float, bool]] = field(default_factory=list)
     """(observation, reward, whether it ended)."""
 
 
@@ -131,33 +131,42 @@ class Exam:
         """Whether so much of its time is up, and steps have taken a part of it: resets that take long leave time to see an episode."""
         return self.is_over(share) and sum(self.wall_s[STEP]) > 0.2 * share * self.seconds
 
-    def _call(self, number: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
-        """Call a step or a reset of the environment, and time it."""
-        self.channel.pulse.beat(number, self.episode, step)
-        start, start_cpu = time.perf_counter(), time.thread_time()
+    @contextlib.contextmanager
+    def _running(self, call: int, step: int = 0) -> Iterator[None]:
+        """Show that code of the environment is running, so that the other process can say which."""
+        self.channel.pulse.beat(call, self.episode, step)
         try:
-            result = function(*args, **more)
-        except BaseException as error:
-            self._raised(error, str(self.channel.pulse))
-            raise Broken from error
-        self.wall_s[number].append(time.perf_counter() - start)
-        self.cpu_s[number].append(time.thread_time() - start_cpu)
-        self.channel.pulse.rest()
+            yield
+        finally:
+            self.channel.pulse.rest()
+
+    def _timed(self, call: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
+        """Call a step or a reset of the environment, and time it."""
+        with self._running(call, step):
+            start, start_cpu = time.perf_counter(), time.thread_time()
+            try:
+                result = function(*args, **more)
+            except BaseException as error:
+                self._raised(error)
+                raise Broken from error
+            self.wall_s[call].append(time.perf_counter() - start)
+            self.cpu_s[call].append(time.thread_time() - start_cpu)
         return result
 
-    def _raised(self, error: BaseException, during: str) -> None:
-        where = place_of(error)
+    def _raised(self, error: BaseException) -> None:
+        """Say what the running call raised."""
+        (topic, who), where = subject(str(self.channel.pulse)), place_of(error)
         if isinstance(error, EnvError) and not where:
-            if self._is_old_gym():
-                return None
-            return self.find("problem", "interface", str(error).removeprefix(HEAD))
-        if isinstance(error, ValueError) and not where and (step := self._step_alone()) is not None:
-            return self.find("problem", "step", *results.misfit(step, results.STEP))
+            if not self._is_old_gym():
+                self.find("problem", "interface", str(error).removeprefix(HEAD))
+            return
+        if isinstance(error, ValueError) and not where:
+            _, step = self._unwrapped_results()
+            if step is not None and not results.fits(step, results.STEP):
+                return self.find("problem", "step", *results.misfit(step, results.STEP))
         inner = cause_of(error)
         said = f"{type(inner).__name__}: {inner}".rstrip(": ")
-        if during == CALLS[MAKE]:
-            return self.find("problem", "constructor", f"it raises {shorten(said)}", where=where)
-        self.find("problem", during.partition("(")[0], f"{during} raises {shorten(said)}", where=where)
+        self.find("problem", topic, f"{who} raises {shorten(said)}", where=where)
 
     # -- the parts of the examination ------------------------------------------------------------------------------
 
@@ -172,28 +181,24 @@ class Exam:
         self.spaces()
         self.resets()
         try:
-            actions, played = self.replay()
+            played = self.replay()
             self.episodes()
         finally:
             self._tell_play()
-        self.seeding(actions, played)
+        self.seeding(played)
         self.beside()
 
     def make(self) -> None:
         start = time.perf_counter()
-        self.channel.pulse.beat(MAKE)
-        try:
-            self.env: Any = made_alone(self.spec)
-        except EnvError as error:
-            if str(error).startswith(HEAD) and error.__cause__ is not None:  # the user's own
-                self._raised(error.__cause__, CALLS[MAKE])
-            else:
-                self.find("problem", "constructor", shorten(str(error), 900), where=place_of(error))
-            raise Broken from error
-        except BaseException as error:
-            self._raised(error, "its constructor")
-            raise Broken from error
-        self.channel.pulse.rest()
+        with self._running(MAKE):
+            try:
+                self.env: Any = made_alone(self.spec)
+            except BaseException as error:
+                if isinstance(error, EnvError) and not (str(error).startswith(HEAD) and error.__cause__):
+                    self.find("problem", "constructor", shorten(str(error), 900), where=place_of(error))
+                else:  # the user's own
+                    self._raised(error.__cause__ if isinstance(error, EnvError) and error.__cause__ else error)
+                raise Broken from error
         self.tell(made_in_s=time.perf_counter() - start)
         if name := takes_all_as_dict(self.spec):
             self.find(
@@ -249,7 +254,7 @@ class Exam:
         """Reset, check what comes, and return the observation."""
         self.episode += self._has_stepped
         self._has_stepped, self._fresh = False, None
-        result = self._call(RESET, self.env.reset, **given)
+        result = self._timed(RESET, self.env.reset, **given)
         if not results.fits(result, results.RESET):
             if self._is_old_gym():
                 raise Broken
@@ -261,29 +266,25 @@ class Exam:
         self._look(obs, 0)
         return obs
 
-    def _step_alone(self) -> object:
-        """What step() returns without the wrappers, which could not take it apart; None if it is a tuple of 5, or cannot be told."""
-        with contextlib.suppress(Exception):
-            self.env.unwrapped.reset()
-            step = self.env.unwrapped.step(self.env.action_space.sample())
-            return None if results.fits(step, results.STEP) else step
-        return None
+    def _unwrapped_results(self) -> tuple[object, object]:
+        """What reset() and step() return without the wrappers, which could not take it apart; None where they raise."""
+        env: Any = self.env.unwrapped
+        env = env.env if isinstance(env, Adapted) else env
+        with contextlib.suppress(Exception), self._running(STEP, 1):
+            return env.reset(), env.step(self.env.action_space.sample())
+        return None, None
 
     def _is_old_gym(self) -> bool:
         """Whether both methods return what those of Gym before 0.26 did; then that is said."""
-        env: Any = self.env.unwrapped
-        env = env.env if isinstance(env, Adapted) else env
-        self.channel.pulse.beat(STEP, self.episode, 1)
-        with contextlib.suppress(Exception):
-            first, step = env.reset(), env.step(self.env.action_space.sample())
-            is_old = not isinstance(first, tuple) and isinstance(step, tuple) and len(step) == 4
-            if is_old:
-                self.find(
-                    "problem", "interface", f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4.",
-                    f"In reset() {_then(results.misfit(first, results.RESET)[1])}; in step() {_then(results.misfit(step, results.STEP)[1])}",
-                )  # fmt: skip
-            return is_old
-        return False
+        first, step = self._unwrapped_results()
+        is_old = not isinstance(first, tuple) and results.fits(step, 4)
+        if is_old:
+            advice = [_then(results.misfit(*result)[1]) for result in ((first, results.RESET), (step, results.STEP))]
+            self.find(
+                "problem", "interface", f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4.",
+                f"In reset() {advice[0]}; in step() {advice[1]}",
+            )  # fmt: skip
+        return is_old
 
     def resets(self) -> None:
         """What does a reset depend on: the seed, what was before, nothing?"""
@@ -306,25 +307,36 @@ class Exam:
                 "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random.",
             )  # fmt: skip
 
-    def replay(self) -> tuple[list[Any], Played]:
-        """Play the beginning of an episode with a seed: its actions, and what came."""
+    def replay(self) -> Played:
+        """Play the beginning of an episode with a seed."""
         played = Played(self._fresh if self._fresh is not None else deepcopy(self.reset(seed=SEED)))
-        actions: list[Any] = []
-        while len(actions) < REPLAYED and not self.has_stepped_enough(0.4 if len(actions) > 2 else 1.0):
-            actions.append(self.action(played.steps[-1][0] if played.steps else played.first))
-            if self._replayed(played, actions[-1]):
+        for action, obs, reward, has_ended in self._play(played.first):
+            played.actions.append(action)
+            played.steps.append((deepcopy(obs), reward, has_ended))
+            num = len(played.steps)
+            if num == REPLAYED or self.has_stepped_enough(0.4 if num > 2 else 1.0):
                 break
         self._global = _global_random()
-        return actions, played
+        return played
 
-    def _replayed(self, played: Played, action: Any) -> bool:
-        obs, reward, terminated, truncated = self.step(deepcopy(action), len(played.steps) + 1)
-        played.steps.append((deepcopy(obs), reward, terminated or truncated))
-        if terminated or truncated:
-            self._ended(len(played.steps), sum(reward for _, reward, _ in played.steps), terminated=terminated)
-        elif not self.lengths:
-            self.unfinished = len(played.steps)
-        return terminated or truncated
+    def _play(self, obs: Any, actions: Sequence[Any] | None = None) -> Iterator[tuple[Any, Any, float, bool]]:
+        """Step an episode that begins with `obs` until it ends, with random actions or those given.
+
+        Yields:
+            The action, the observation, the reward, and whether the episode has ended. The caller may stop before that.
+        """
+        length, total, has_ended = 0, 0.0, False
+        while not has_ended and (actions is None or length < len(actions)):
+            action = self.action(obs) if actions is None else actions[length]
+            obs, reward, terminated, truncated = self.step(deepcopy(action), length + 1)
+            length, total, has_ended = length + 1, total + reward, terminated or truncated
+            if has_ended:
+                self.ends["terminated" if terminated else "truncated"] += 1
+                self.lengths.append(length)
+                self.returns.append(total)
+            else:
+                self.unfinished = length if self.lengths else max(self.unfinished, length)
+            yield action, obs, reward, has_ended
 
     def action(self, obs: Any) -> Any:
         """A random action, one that an action_mask allows."""
@@ -343,7 +355,7 @@ class Exam:
 
     def step(self, action: Any, number: int) -> tuple[Any, float, bool, bool]:
         """Step, check what comes, and return the observation, the reward and the two flags."""
-        result = self._call(STEP, self.env.step, action, step=number)
+        result = self._timed(STEP, self.env.step, action, step=number)
         if not results.fits(result, results.STEP):
             self.find("problem", "step", *results.misfit(result, results.STEP))
             raise Broken
@@ -424,19 +436,9 @@ class Exam:
         while self.num_steps < MOST_STEPS and len(self.lengths) < MOST_EPISODES:
             if self.is_over(0.75) and self.num_steps:
                 return
-            obs, total, length, is_over = self.reset(), 0.0, 0, False
-            while not is_over:
-                obs, reward, terminated, truncated = self.step(self.action(obs), length + 1)
-                total, length, is_over = total + reward, length + 1, terminated or truncated
-                if not is_over and (self.num_steps >= MOST_STEPS or self.has_stepped_enough(0.75)):
-                    self.unfinished = max(self.unfinished, length) if not self.lengths else length
+            for *_, has_ended in self._play(self.reset()):
+                if not has_ended and (self.num_steps >= MOST_STEPS or self.has_stepped_enough(0.75)):
                     return
-            self._ended(length, total, terminated=terminated)
-
-    def _ended(self, length: int, total: float, *, terminated: bool) -> None:
-        self.ends["terminated" if terminated else "truncated"] += 1
-        self.lengths.append(length)
-        self.returns.append(total)
 
     def _tell_play(self) -> None:
         """Send what the episodes have shown."""
@@ -457,7 +459,7 @@ class Exam:
             grown = (_size() - self._size_before) / 1e6 / (self.num_steps / 1000)
             self.tell(memory={"mb_per_1000_steps": round(grown, 3)})
 
-    def seeding(self, actions: list[Any], before: Played) -> None:
+    def seeding(self, before: Played) -> None:
         """Play the same episode again, after others: same seed, same actions."""
         drew = [name for name, state in _global_random().items() if state != self._global[name]]
         found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": drew}
@@ -468,8 +470,9 @@ class Exam:
                 "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random.",
             )  # fmt: skip
         played = Played(deepcopy(self.reset(seed=SEED)))
-        for action in actions:
-            if (self.has_stepped_enough() and len(played.steps) > 2) or self._replayed(played, action):
+        for _, obs, reward, has_ended in self._play(played.first, before.actions):
+            played.steps.append((deepcopy(obs), reward, has_ended))
+            if self.has_stepped_enough() and len(played.steps) > 2:
                 break
         differs, what = _difference(before, played)
         found |= {"same_episode": differs is None, "differs_at_step": differs}
@@ -519,19 +522,17 @@ class Exam:
         if self.made_again_s > MORE_S:
             return
         start = time.perf_counter()
-        self.channel.pulse.beat(MAKE)
         try:
-            second = made_alone(replace(self.spec, worker_index=1))
+            with self._running(MAKE):
+                second = made_alone(replace(self.spec, worker_index=1))
         except BaseException as error:
             text = shorten(str(error).rpartition("\nraypid: ")[2])
             text = f"a second one beside the first cannot be made: {text}"
             self.find("problem", "constructor", text, where=place_of(error))
         else:
             self.made_again_s = time.perf_counter() - start
-            self.channel.pulse.beat(CLOSE)
-            with contextlib.suppress(Exception):  # `close` says what is wrong with it
+            with contextlib.suppress(Exception), self._running(CLOSE):  # `close` says what is wrong with it
                 second.close()
-        self.channel.pulse.rest()
         import cloudpickle  # type: ignore[import-untyped]  # Gymnasium needs it too
 
         try:
@@ -551,20 +552,16 @@ class Exam:
             return  # (it takes random actions, which a mask may forbid)
         from gymnasium.utils import env_checker
 
-        known = inspect.signature(env_checker.check_env).parameters
-        skipped = {name: True for name in ("skip_render_check", "skip_close_check") if name in known}
-        self.channel.pulse.beat(STEP)
         said: list[str] = []
-        with warnings.catch_warnings(record=True) as caught:
+        with self._running(STEP), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
             try:
-                env_checker.check_env(inner, **skipped)
+                env_checker.check_env(inner, skip_render_check=True, skip_close_check=True)
             except Exception as error:
                 said.append(str(error))
             finally:
                 gymnasium.logger.min_level = level
-        self.channel.pulse.rest()
         said += [str(w.message) for w in caught]
         for text in dict.fromkeys(_plain_words(t) for t in said):
             if text and not text.startswith(_SAID_BY_US) and not any(part in text for part in _NO_CONCERN):
@@ -589,14 +586,13 @@ class Exam:
         self.channel.pulse.rest()
 
     def close(self) -> None:
-        self.channel.pulse.beat(CLOSE)
         try:
-            self.env.close()
+            with self._running(CLOSE):
+                self.env.close()
         except BaseException as error:
             if not self.num_problems:
                 text = f"close() raises {type(error).__name__}: {shorten(str(error))}"
                 self.find("warning", "close", text, where=place_of(error))
-        self.channel.pulse.rest()
 
 
 _SAID_BY_US = (
@@ -616,12 +612,6 @@ def _plain_words(text: str) -> str:
     for noise in ("\x1b[33m", "\x1b[31m", "\x1b[0m", "WARN: ", "WARNING: "):
         text = text.replace(noise, "")
     return " ".join(text.split())
-
-
-def shorten(text: str, most: int = 300) -> str:
-    """One line of a text that may be long."""
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _then(sentence: str) -> str:
