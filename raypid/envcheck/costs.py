@@ -21,7 +21,7 @@ from raypid.envs import EnvSpec, VectorEnv, make_vector
 from raypid.envs.errors import EnvError
 from raypid.envs.make import check, choose_vectorizer
 from raypid.envs.observation_checks import from_tree, to_tree
-from raypid.envs.python_vector import WAITING_S
+from raypid.envs.python_vector import waits
 from raypid.envs.resolve import resolve
 from raypid.errors import UserError
 from raypid.run.agent import Agent
@@ -165,8 +165,7 @@ def _stepped(vector: VectorEnv, obs: Tree, exam: Exam, seconds: float, pulse: Pu
             wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
             valid += int(np.count_nonzero(step.valid))
         pulse.rest()
-    waits = wall / (steps * num) > WAITING_S and cpu < wall / 2
-    return {"steps_per_s": valid / wall, "waits": waits}
+    return {"steps_per_s": valid / wall, "waits": waits(wall / (steps * num), cpu / (steps * num))}
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

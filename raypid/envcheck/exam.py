@@ -25,7 +25,7 @@ from raypid.envcheck.watch import Observations, quantiles, reward_facts, unbound
 from raypid.envs import EnvSpec, results
 from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.envs.errors import EnvError
-from raypid.envs.python_vector import WAITING_S
+from raypid.envs.python_vector import waits
 from raypid.errors import HEAD, shorten, shown
 from raypid.nn.allocation import return_freed_memory
 from raypid.spaces import SpaceError, space_leaves
@@ -104,8 +104,7 @@ class Exam:
 
     def usually_waits(self) -> bool:
         """Whether a usual step takes long enough, and waits enough, that raypid turns to threads by itself."""
-        wall, cpu = float(np.median(self.wall_s[STEP])), float(np.median(self.cpu_s[STEP]))
-        return wall > WAITING_S and cpu < wall / 2
+        return waits(float(np.median(self.wall_s[STEP])), float(np.median(self.cpu_s[STEP])))
 
     # -- telling ---------------------------------------------------------------------------------------------------
 

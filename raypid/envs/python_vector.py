@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
@@ -35,6 +35,8 @@ from raypid.types import Tree
 Argument = TypeVar("Argument")
 Served: TypeAlias = "tuple[list[object], list[str], list[tuple[float, bool]]]"
 """What a copy returns of its part: results, tracebacks of environments that raised, and of each the limit and whether its episode is over."""
+Seconds: TypeAlias = "tuple[float, float]"
+"""What a step took: wall and CPU time; or in a loop and on several cores."""
 WAITING_S = 0.5e-3
 """Wall seconds per environment step from which threads can pay for themselves."""
 NUM_TIMED_STEPS = 3
@@ -81,14 +83,10 @@ class PythonVector(VectorEnv):
             raise
         self._loop, self._split = _parts(self.num_envs, 1), _parts(self.num_envs, min(spec.num_threads, self.num_envs))
         self._take(_parts(self.num_envs, self.num_envs) if mode == "threads" else self._loop)
-        self._undecided = self._watch if mode == "auto" and self.num_envs > 1 else None
-        """How to step while it is not decided how to go on."""
-        self._timed: list[tuple[float, float]] = []
-        """Of each step in a loop, the seconds of wall and CPU time."""
-        self._loop_s: list[float] = []
-        """Seconds of each step in a loop while it is compared with several cores."""
-        self._split_s: list[float] = []
-        """Seconds of each step on several cores."""
+        self._choice = self._choose() if mode == "auto" and self.num_envs > 1 else None
+        """Decides how to step; None once that is decided."""
+        if self._choice is not None:
+            next(self._choice)
         self._forks = mode == "processes"
         self._ended = [True] * self.num_envs
         self._elapsed = [0] * self.num_envs
@@ -121,7 +119,7 @@ class PythonVector(VectorEnv):
     def _step(self, action: Tree) -> Step:
         actions = action_rows(self.action_space, action, self.num_envs)
         assert len(actions) == self.num_envs, f"{len(actions)} actions for {self.num_envs} environments"
-        return self._collect(self._undecided(actions) if self._undecided else self._each(self._step_one, actions))
+        return self._collect(self._each(self._step_one, actions) if self._choice is None else self._measured(actions))
 
     def close(self) -> None:
         if self._pool is not None:
@@ -223,36 +221,49 @@ class PythonVector(VectorEnv):
 
     # -- which way is the fastest ------------------------------------------------------------------------------------------
 
-    def _watch(self, actions: list[object]) -> list[object]:
-        """Step in a loop and measure it; after some steps, take threads if the environments wait."""
-        wall, cpu = time.perf_counter(), time.thread_time()
-        results = self._each(self._step_one, actions)
-        self._timed.append((time.perf_counter() - wall, time.thread_time() - cpu))
-        if len(self._timed) > NUM_TIMED_STEPS:
-            # the first step warms caches and libraries up
-            wall, cpu = (sum(seconds) / NUM_TIMED_STEPS for seconds in zip(*self._timed[1:]))
-            self._undecided = None
-            if wall > WAITING_S * self.num_envs and cpu < wall / 2:
-                self._take(_parts(self.num_envs, self.num_envs))
-            elif len(self._split) > 1 and all(map(_lets_others_run, self.envs)):
-                self._undecided = self._try_threads
-            elif len(self._split) > 1 and wall > FORKS_FROM_S and can_fork() and all(map(_is_gymnasiums, self.envs)):
-                self._fork()
-                self._undecided = self._try_copies
+    def _choose(self) -> Generator[None, Seconds, None]:
+        """Find the fastest way to step. Each `yield` is a step, for which `_measured` sends what it took."""
+        yield  # warms caches and libraries up
+        wall, cpu = (sum(seconds) / NUM_TIMED_STEPS for seconds in zip(*(yield from _steps(NUM_TIMED_STEPS))))
+        if waits(wall / self.num_envs, cpu / self.num_envs):
+            return self._take(_parts(self.num_envs, self.num_envs))
+        if len(self._split) == 1:
+            return
+        if all(map(_lets_others_run, self.envs)):
+            loop_s, _ = zip(*(yield from _steps(NUM_COMPARED_STEPS)))
+            self._take(self._split)
+            split_s, _ = zip(*(yield from _steps(NUM_COMPARED_STEPS)))
+        elif wall > FORKS_FROM_S and can_fork() and all(map(_is_gymnasiums, self.envs)):
+            self._fork()
+            loop_s, split_s = zip(*(yield from _steps(NUM_COMPARED_STEPS)))
+        else:
+            return
+        pays = max(split_s) < math.inf and min(split_s) < PAYS * min(loop_s)
+        if not pays:
+            self._end_copies()
+        self._take(self._split if pays else self._loop)
+
+    def _measured(self, actions: list[object]) -> list[object]:
+        """Step while it is not decided how to go on."""
+        assert self._choice is not None
+        if self._copies:
+            results, seconds = self._both_ways(actions)
+        else:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            results = self._each(self._step_one, actions)
+            seconds = time.perf_counter() - wall, time.thread_time() - cpu
+        try:
+            self._choice.send(seconds)
+        except StopIteration:
+            self._choice = None
         return results
 
-    def _try_threads(self, actions: list[object]) -> list[object]:
-        """Step in a loop, and after some steps in threads."""
-        seconds = self._loop_s if len(self._loop_s) < NUM_COMPARED_STEPS else self._split_s
-        self._take(self._loop if seconds is self._loop_s else self._split)
-        start = time.perf_counter()
-        results = self._each(self._step_one, actions)
-        seconds.append(time.perf_counter() - start)
-        self._decide()
-        return results
+    def _both_ways(self, actions: list[object]) -> tuple[list[object], Seconds]:
+        """Step in a loop, while the copies step their parts too. What they return is not used.
 
-    def _try_copies(self, actions: list[object]) -> list[object]:
-        """Step in a loop, while the copies step their parts too. What they return is not used."""
+        Returns:
+            The results; the seconds that all take in a loop, and those that it takes until this process and the copies have stepped theirs.
+        """
         clock, (mine, *others) = time.perf_counter, self._split
         start = clock()
         self._send(self._step_one, actions)
@@ -267,19 +278,7 @@ class PythonVector(VectorEnv):
         split_s, rest = clock() - start, clock()
         for part in others:
             results += self._calls(self._step_one, part, actions)
-        self._loop_s.append(own_s + clock() - rest)
-        self._split_s.append(split_s)
-        self._decide()
-        return results
-
-    def _decide(self) -> None:
-        """Decide between a loop and several cores, once enough steps were measured."""
-        if min(len(self._loop_s), len(self._split_s)) == NUM_COMPARED_STEPS:
-            pays = max(self._split_s) < math.inf and min(self._split_s) < PAYS * min(self._loop_s)
-            if not pays:
-                self._end_copies()
-            self._take(self._split if pays else self._loop)
-            self._undecided = None
+        return results, (own_s + clock() - rest, split_s)
 
     # -- copies of this process ------------------------------------------------------------------------------------------
 
@@ -350,6 +349,19 @@ def _parts(num_streams: int, num: int) -> list[range]:
     """Cut the streams into `num` parts of about the same size."""
     ends = [num_streams * i // num for i in range(num + 1)]
     return [range(a, b) for a, b in pairwise(ends)]
+
+
+def _steps(num: int) -> Generator[None, Seconds, list[Seconds]]:
+    """Collect what `num` steps took."""
+    seconds = []
+    for _ in range(num):
+        seconds.append((yield))
+    return seconds
+
+
+def waits(wall_s: float, cpu_s: float) -> bool:
+    """Whether a step of one environment waits so long, and computes so little, that threads pay."""
+    return wall_s > WAITING_S and cpu_s < wall_s / 2
 
 
 def _to_send(result: Any) -> object:
