@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
 from raypid.envs.foreign import refuse
-from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
+from raypid.envs.gym_vector import GymVector, close_vector
 from raypid.envs.ids import text_of
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
@@ -243,7 +243,7 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     else:
         config["vectorization_mode"] = "vector_entry_point"
         make = partial(gymnasium.make_vec, resolved.name, spec.num_envs, **config)
-    return GymVector(spec, resolved.name, "native", lambda seeds: make())
+    return GymVector(spec, resolved.name, "native", make)
 
 
 def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
@@ -271,7 +271,7 @@ def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> Pyth
         raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
     seeding = list if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else itemgetter(0)
     again = partial(call, resolved.creator, spec, 0, num_envs=spec.num_envs)
-    return GymVector(spec, resolved.name, "native", lambda seeds: again(), seeding=seeding, first=env)
+    return GymVector(spec, resolved.name, "native", again, seeding=seeding, first=env)
 
 
 def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
@@ -290,9 +290,7 @@ def _ale_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
 
     make = partial(AtariVectorEnv, num_envs=spec.num_envs, **config)
     seeding = partial(np.array, dtype=np.int32)
-    return GymVector(
-        spec, resolved.name, "ale", lambda seeds: make(), seeding=seeding, unstack=config["stack_num"] == 1
-    )
+    return GymVector(spec, resolved.name, "ale", make, seeding=seeding, unstack=config["stack_num"] == 1)
 
 
 def is_envpool_atari(resolved: Resolved) -> bool:
@@ -311,11 +309,7 @@ def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     config |= {**(ATARI_TASK if atari else {}), **spec.env_config}
     if spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
-
-    def make(seeds: Sequence[int]) -> AnyVector:
-        vector: Any = envpool.make_gymnasium(task, num_envs=spec.num_envs, seed=list(seeds), **config)
-        return vector
-
+    make: Callable[..., Any] = partial(envpool.make_gymnasium, task, num_envs=spec.num_envs, **config)
     unstack = atari and config.get("stack_num") == 1 and config.get("gray_scale", True)
     return GymVector(spec, resolved.name, "envpool", make, seeding=None, unstack=unstack)
 
@@ -339,14 +333,8 @@ def _make_in_process(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEn
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
-    def make(seeds: Sequence[int]) -> AnyVector:
-        with quiet():
-            return ProcessVector(
-                [partial(_make_in_process, spec, resolved, stream) for stream in range(spec.num_envs)],
-                copy=False,
-                autoreset_mode=AutoresetMode.NEXT_STEP,
-            )
-
+    makers = [partial(_make_in_process, spec, resolved, stream) for stream in range(spec.num_envs)]
+    make = partial(ProcessVector, makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     return GymVector(spec, resolved.name, "async", make, seeding=list)
 
 

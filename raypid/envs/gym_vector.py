@@ -37,7 +37,7 @@ class GymVector(VectorEnv):
     """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is made anew.
 
     Args:
-        make: seeds -> a new vector environment; they matter where `seeding` is None.
+        make: makes a vector environment; where `seeding` is None, it takes the streams' seeds as `seed`.
         seeding: how its reset takes seeds; by default the first, from which it counts on.
         unstack: drop the leading frame axis of 1 from [1, H, W] observations.
     """
@@ -47,7 +47,7 @@ class GymVector(VectorEnv):
         spec: EnvSpec,
         name: str,
         vectorizer: str,
-        make: Callable[[Sequence[int]], AnyVector],
+        make: Callable[..., AnyVector],
         *,
         seeding: Seeding = itemgetter(0),
         unstack: bool = False,
@@ -55,7 +55,7 @@ class GymVector(VectorEnv):
     ) -> None:
         super().__init__(spec, name)
         self._make, self.vectorizer, self._seeding, self._unstack = make, vectorizer, seeding, unstack
-        self._env: AnyVector = first if first is not None else make(stream_seeds(spec))
+        self._env: AnyVector = first if first is not None else self._new(stream_seeds(spec))
         self._arrays = gymnasium.vector.VectorEnv[Any, Any, Array]()
         """Merges infos into arrays as the vector itself would."""
         self._arrays.num_envs = self.num_envs
@@ -72,6 +72,10 @@ class GymVector(VectorEnv):
             raise
         self._pending: Array = np.zeros(self.num_envs, np.bool_)
         self._num_rebuilds = 0
+
+    def _new(self, seeds: Sequence[int]) -> AnyVector:
+        with quiet():
+            return self._make() if self._seeding is not None else self._make(seed=list(seeds))
 
     def _reset(self, seeds: Sequence[int] | None) -> Tree:
         seeds = self._seeds(seeds)
@@ -184,7 +188,7 @@ class GymVector(VectorEnv):
         """Reset the vector, or with `anew`, and where only a constructor takes seeds, one that replaces it."""
         if seeds is not None and (anew or self._seeding is None):
             close_vector(self._env)
-            self._env = self._make(seeds)
+            self._env = self._new(seeds)
             self._look_inside()
         if seeds is None or self._seeding is None:
             return self._env.reset()[0]
