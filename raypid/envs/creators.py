@@ -26,7 +26,7 @@ from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, takes
 from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
-from raypid.envs.errors import HEAD, EnvError, is_users, reraise_signal, user_traceback
+from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
 from raypid.envs.foreign import refuse
 from raypid.envs.gym_vector import GymVector, close_vector
 from raypid.envs.ids import text_of
@@ -175,8 +175,6 @@ def _making(spec: EnvSpec, resolved: Resolved) -> Iterator[None]:
     name = resolved.name
     try:
         yield
-    except EnvError:
-        raise
     except SpaceError as error:
         raise EnvError(f"Environment {name}: {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
@@ -184,7 +182,7 @@ def _making(spec: EnvSpec, resolved: Resolved) -> Iterator[None]:
         advice = install_command(extra) if extra else str(error)
         raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except BaseException as error:
-        reraise_signal(error)
+        reraise_ours(error)
         theirs = f"{HEAD}{user_traceback()}\nraypid: " if is_users(error) else ""
         raise EnvError(
             f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}{_of_config(error, spec, resolved)}"

@@ -65,6 +65,13 @@ def reraise_signal(error: BaseException) -> None:
         raise error
 
 
+def reraise_ours(error: BaseException) -> None:
+    """Raise `error` again if a signal raised it, or if it says already what is wrong with the environment."""
+    if isinstance(error, EnvError):
+        raise error
+    reraise_signal(error)
+
+
 def is_users(error: BaseException) -> bool:
     """Whether code outside of installed packages raised it, or called what did."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from raypid.envs.closing import close_all, end_processes
 from raypid.envs.env_spec import EnvSpec, rebuild_seed, stream_seeds
-from raypid.envs.errors import EnvError, reraise_signal
+from raypid.envs.errors import EnvError, reraise_ours
 from raypid.envs.infos import Info, Parcel, opened, stream_info
 from raypid.envs.observation_checks import from_tree, row_of
 from raypid.envs.quiet import quiet
@@ -81,10 +81,8 @@ class GymVector(VectorEnv):
         seeds = self._seeds(seeds)
         try:
             obs = self._reset_now(seeds)
-        except EnvError:
-            raise
         except BaseException as error:
-            reraise_signal(error)
+            reraise_ours(error)
             obs = self._rebuild()
         return self._begin(obs)
 
@@ -104,10 +102,8 @@ class GymVector(VectorEnv):
             first, final = terminated | truncated, None
             if self._mode is not AutoresetMode.NEXT_STEP and first.any():
                 final = self._same_step(arrays, first, infos)
-        except EnvError:
-            raise
         except BaseException as error:
-            reraise_signal(error)
+            reraise_ours(error)
             return self._crashed()
         reward = self._rewards(rewards)
         if self._mode is AutoresetMode.NEXT_STEP:

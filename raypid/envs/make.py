@@ -207,48 +207,37 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
         EnvError: the one asked for cannot step this environment.
     """
     asked, kind, name = spec.vectorizer, resolved.kind, resolved.name
-    reason = "wrappers" if spec.wrappers else ""
-    if spec.action_repeat > 1:
-        reason = f"action_repeat={spec.action_repeat}"
+    wrapped = f"action_repeat={spec.action_repeat}" if spec.action_repeat > 1 else "wrappers" if spec.wrappers else ""
     registered = gymnasium.registry[name] if kind in GYM else None
     is_atari = kind == "envpool" or (registered is not None and str(registered.entry_point).startswith("ale_py"))
-    if spec.atari and not is_atari:
-        raise EnvError(f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}.")
-    only = {"envpool": "envpool", "vector_class": "native"}.get(kind)
-    if only is not None:
-        if asked not in ("auto", only):
-            raise EnvError(
-                f"Environment {name!r} steps its own vector: vectorizer must be auto or {only}, not {asked!r}."
-            )
-        if reason:
-            raise EnvError(
-                f"{reason} needs Python environments, but {name!r} is a vector: "
-                "leave it out, or give an environment that steps alone."
-            )
-        return only
-    if asked == "envpool":
-        raise EnvError(f"vectorizer 'envpool' needs env 'envpool:<task>', such as 'envpool:Pong-v5', not {name!r}.")
+    own = {"envpool": "envpool", "vector_class": "native"}.get(kind)
+    """What alone steps an environment that is a vector itself."""
     can_ale = kind == "ale" and spec.atari is not False
     # ALE's vector entry point preprocesses; it has the vectoriser "ale"
     native = registered.vector_entry_point if registered is not None and kind == "gym" else None
-    if asked == "ale" and not can_ale:
-        raise EnvError(f"vectorizer 'ale' needs an id 'ALE/<Game>-v5' and atari not False; env is {name!r}.")
-    if asked == "native" and native is None and kind != "function":
-        raise EnvError(
-            f"vectorizer 'native' needs a vector entry point, which {name!r} does not have. "
-            "Take auto, sync, threads, processes or async."
-        )
-    if asked in ("ale", "native") and reason:
-        raise EnvError(
-            f"{reason} needs Python environments; {asked!r} has none. Take auto, sync, threads, processes or async."
-        )
-    if asked == "processes" and spec.num_envs > 1 and (spec.num_threads < 2 or not hasattr(os, "fork")):
+    python = "Take auto, sync, threads, processes or async."
+    problem = ""
+    if spec.atari and not is_atari:
+        problem = f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}."
+    elif own and asked not in ("auto", own):
+        problem = f"Environment {name!r} steps its own vector: vectorizer must be auto or {own}, not {asked!r}."
+    elif own and wrapped:
+        problem = f"{wrapped} needs Python environments, but {name!r} is a vector: leave it out, or give an environment that steps alone."
+    elif asked == "envpool" and not own:
+        problem = f"vectorizer 'envpool' needs env 'envpool:<task>', such as 'envpool:Pong-v5', not {name!r}."
+    elif asked == "ale" and not can_ale:
+        problem = f"vectorizer 'ale' needs an id 'ALE/<Game>-v5' and atari not False; env is {name!r}."
+    elif asked == "native" and not own and native is None and kind != "function":
+        problem = f"vectorizer 'native' needs a vector entry point, which {name!r} does not have. {python}"
+    elif asked in ("ale", "native") and wrapped:
+        problem = f"{wrapped} needs Python environments; {asked!r} has none. {python}"
+    elif asked == "processes" and spec.num_envs > 1 and (spec.num_threads < 2 or not hasattr(os, "fork")):
         why = "this worker has 1 (num_cpus_per_worker)" if hasattr(os, "fork") else "this system cannot fork"
-        raise EnvError(
-            f"vectorizer 'processes' needs two cores or more and os.fork, but {why}. Take auto, sync or async."
-        )
-    if asked != "auto" or reason:
-        return asked
+        problem = f"vectorizer 'processes' needs two cores or more and os.fork, but {why}. Take auto, sync or async."
+    if problem:
+        raise EnvError(problem)
+    if own or wrapped or asked != "auto":
+        return own or asked
     if can_ale:
         return "ale"
     return "native" if native is not None and _prefers_native(spec, native) else "auto"

@@ -22,7 +22,7 @@ from gymnasium.spaces import Box
 from raypid.envs.adapter import is_seeded
 from raypid.envs.closing import close_all
 from raypid.envs.env_spec import EnvSpec, rebuild_seed
-from raypid.envs.errors import EnvError, reraise_signal
+from raypid.envs.errors import EnvError, reraise_ours
 from raypid.envs.forked import Forked, ForkedLost, can_fork
 from raypid.envs.infos import Info, opened, packed
 from raypid.envs.observation_checks import action_rows
@@ -132,20 +132,16 @@ class PythonVector(VectorEnv):
     def _reset_one(self, stream: int, seed: int | None) -> object:
         try:
             return self.envs[stream].reset(seed=None if seed is None else int(seed))
-        except EnvError:  # what it returned is of no use
-            raise
         except BaseException as error:
-            reraise_signal(error)
+            reraise_ours(error)
             return self._rebuild(stream)
 
     def _step_one(self, stream: int, action: object) -> object:
         env = self.envs[stream]
         try:
             return env.reset() if self._ended[stream] else env.step(action)
-        except EnvError:
-            raise
         except BaseException as error:
-            reraise_signal(error)
+            reraise_ours(error)
             # as if the episode had ended before: this row holds a reset
             self._ended[stream] = True
             return self._rebuild(stream)
