@@ -32,7 +32,7 @@ FEW_STEPS = 300
 
 
 def findings(facts: Mapping[str, Any], config: Config, name: str, *, healthy: bool) -> list[Finding]:
-    """What the facts suggest. Of what was not reached nothing is said."""
+    """Turn facts into findings. Facts that were not reached give none."""
     found = [*_of_ends(facts, config), *_of_observations(facts, config), *_of_rewards(facts)]
     return [*found, *_of_speed(facts, config), *_of_algorithms(facts, config, name)] if healthy else found
 

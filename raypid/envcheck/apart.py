@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
 from raypid.envcheck.finding import Finding
-from raypid.envs.closing import ENDING_S, end_by_parent, inheriting
+from raypid.envs.closing import ENDING_S, end_by_parent, end_processes, inheriting
 from raypid.envs.errors import relative
 from raypid.errors import CodeError
 
@@ -40,7 +40,7 @@ _LIBRARIES = (_OURS, sysconfig.get_paths()["stdlib"], "<frozen", "<string>")
 
 
 class Pulse:
-    """What the process is doing, in memory that both sides share: written before each call, which a message would slow down.
+    """The call that the process is making, in memory that both sides share. A message before each call would slow it down.
 
     Its four numbers are a count of signs of life, the call (an index into CALLS, or -1), the episode and its step.
     """
@@ -109,7 +109,7 @@ class Ending:
     during: str = ""
     """The call that was running, in words."""
     call: int = -1
-    """The same as an index into CALLS."""
+    """Index into CALLS of the call that was running."""
     exit_words: str = ""
     """Exit code or signal of one that died."""
     where: str = ""
@@ -234,12 +234,10 @@ def _watch(
 
 
 def _kill(process: BaseProcess) -> None:
-    """End the process with all that it has started, and wait for it. Before, it closes its environments."""
-    process.terminate()
-    process.join(ENDING_S)
+    """End the process, which closes its environments before, and then all that it has started."""
+    end_processes([process], interrupt=True)
     with contextlib.suppress(OSError):
         os.killpg(process.pid or 0, signal.SIGKILL)
-    process.join()
 
 
 def _exit_words(process: BaseProcess) -> str:

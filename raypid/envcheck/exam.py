@@ -64,7 +64,7 @@ class Exam:
         """Valid observations, as the environment gave them."""
         self.wall_s: dict[int, list[float]] = {STEP: [], RESET: []}
         self.cpu_s: dict[int, list[float]] = {STEP: [], RESET: []}
-        """Of the seconds of each step and reset, those in which this thread computed rather than waited."""
+        """Seconds of each step and reset in which this thread computed rather than waited."""
         self._fresh: Any = None
         """The observation of reset(seed=SEED), if nothing was done since."""
         self.lengths: list[int] = []
@@ -193,10 +193,12 @@ class Exam:
             try:
                 self.env: Any = made_alone(self.spec)
             except BaseException as error:
-                if isinstance(error, EnvError) and not (str(error).startswith(HEAD) and error.__cause__):
+                is_ours = isinstance(error, EnvError)
+                users = error.__cause__ if is_ours and str(error).startswith(HEAD) else None
+                if is_ours and users is None:
                     self.find("problem", "constructor", shorten(str(error), 900), where=place_of(error))
-                else:  # the user's own
-                    self._raised(error.__cause__ if isinstance(error, EnvError) and error.__cause__ else error)
+                else:
+                    self._raised(users or error)
                 raise Broken from error
         self.tell(made_in_s=time.perf_counter() - start)
         if name := takes_all_as_dict(self.spec):
@@ -637,15 +639,10 @@ def same(one: Any, other: Any, *, exact: bool = False) -> bool:
 
 def _difference(one: Played, other: Played) -> tuple[int | None, str]:
     """The first step in which two episodes differ (0: the first observation) and in what; None if they do not."""
-    if not same(one.first, other.first):
-        return 0, "observation"
-    for number, (a, b) in enumerate(zip(one.steps, other.steps), 1):
-        if not same(a[0], b[0]):
-            return number, "observation"
-        if not same(a[1], b[1]):
-            return number, "reward"
-        if a[2] != b[2]:
-            return number, "end"
+    for number, both in enumerate(zip([(one.first,), *one.steps], [(other.first,), *other.steps])):
+        for what, a, b in zip(("observation", "reward", "end"), *both):
+            if not same(a, b):
+                return number, what
     return None, ""
 
 
@@ -678,19 +675,15 @@ def _size() -> int:
     return 0
 
 
-def _wrappers(env: Any) -> Iterator[Any]:
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-
-
 def _time_limit(env: Any) -> int | None:
     """The steps after which a wrapper, or the vector around it, cuts episodes."""
     kwargs = getattr(env.spec, "kwargs", None) or {}
     if isinstance(frames := kwargs.get("max_num_frames_per_episode"), int):  # of ALE
         return frames // 4
-    limits = [w._max_episode_steps for w in _wrappers(env) if isinstance(w, gymnasium.wrappers.TimeLimit)]
-    own = getattr(env.unwrapped, "time_limit", None)
+    own, limits = getattr(env.unwrapped, "time_limit", None), []
+    while isinstance(env, gymnasium.Wrapper):
+        limits += [env._max_episode_steps] if isinstance(env, gymnasium.wrappers.TimeLimit) else []
+        env = env.env
     return min(limits) if limits else own if isinstance(own, int) else None
 
 

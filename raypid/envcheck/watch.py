@@ -158,7 +158,7 @@ def _bounds(space: gymnasium.spaces.Box) -> str:
 
 
 def unbounded_words(space: gymnasium.spaces.Box) -> str:
-    """Of which elements of a Box a bound is missing."""
+    """Say which elements of a Box have no bound, or only one."""
     no_low, no_high = ~np.isfinite(space.low), ~np.isfinite(space.high)
     num, size = int((no_low | no_high).sum()), space.low.size
     which = "bound" if (no_low & no_high).any() else "lower bound" if no_low.any() and not no_high.any() else (

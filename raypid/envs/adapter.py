@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -22,7 +21,7 @@ class OBSERVATION(NamedTuple):
     observation: Any
     """As observation_space says."""
     reward: float = 0.0
-    """Of the step that led here."""
+    """Reward of the step that led here."""
     terminated: bool = False
     """The episode has ended, and its value is known: nothing follows."""
     truncated: bool = False
@@ -72,15 +71,19 @@ class Adapted(gymnasium.Env[Any, Any]):
 
 def takes(function: Callable[..., object], name: str) -> bool:
     """Whether a function takes a keyword, as far as its signature says."""
-    with suppress(TypeError, ValueError):
-        names = inspect.signature(function).parameters
-        return name in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
-    return False
+    names = parameters(function)
+    return name in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+
+
+def parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a callable, without those that @ray.remote adds; empty if it does not tell."""
+    try:
+        return {name: p for name, p in inspect.signature(function).parameters.items() if not name.startswith("_ray_")}
+    except (TypeError, ValueError):
+        return {}
 
 
 def is_seeded(env: Any) -> bool:
     """Whether a run can choose what happens in this environment: by `reset(seed=...)`, or by `seed(n)`."""
-    inner = env
-    while isinstance(inner, gymnasium.Wrapper):
-        inner = inner.env
+    inner = getattr(env, "unwrapped", env)
     return not isinstance(inner, Adapted) or inner._takes_seed or callable(getattr(inner.env, "seed", None))

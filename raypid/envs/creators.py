@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
 from raypid.arguments import arguments
-from raypid.envs.adapter import Adapted, takes
+from raypid.envs.adapter import Adapted, parameters, takes
 from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
@@ -137,14 +137,6 @@ def single_parameter(target: Callable[..., object]) -> inspect.Parameter | None:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters(target).values() if p.default is p.empty and p.kind in kinds]
     return needed[0] if len(needed) == 1 else None
-
-
-def parameters(target: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a callable, without those that @ray.remote adds; empty if it does not tell."""
-    try:
-        return {name: p for name, p in inspect.signature(target).parameters.items() if not name.startswith("_ray_")}
-    except (TypeError, ValueError):
-        return {}
 
 
 def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:

@@ -22,7 +22,7 @@ class EnvSpec:
     env_config: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     args: Mapping[str, object] = field(default_factory=dict)
-    """What a class that takes `args` is given beside env_config; of others, those that name it as a parameter."""
+    """Values that a class with a parameter `args` gets beside env_config; other classes get those that they name as parameters."""
     vectorizer: str = "auto"
     """One of VECTORIZERS; auto chooses the fastest that fits."""
     num_envs: int = 1
@@ -41,9 +41,9 @@ class EnvSpec:
     """Whether streams whose episodes only end at a limit shall end at different times (`PythonVector`)."""
     seed: int = 0
     worker_index: int = 0
-    """What the environment is told."""
+    """Number of the worker, which the environment gets if it names it as a parameter."""
     seed_index: int | None = None
-    """By which seeds are drawn in its place, for evaluations."""
+    """Number from which seeds are drawn in place of `worker_index`, for evaluations."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ def stream_seeds(spec: EnvSpec, save_count: int | None = None) -> list[int]:
 
 
 def rebuild_seed(spec: EnvSpec, stream: int, num_rebuilds: int) -> int:
-    """Draw the seed of a stream whose environment is made anew for the `num_rebuilds`-th time."""
+    """Draw the seed of a stream whose environment is replaced for the `num_rebuilds`-th time."""
     return _seed(spec, stream, 0, num_rebuilds)
 
 

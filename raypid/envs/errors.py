@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from raypid.errors import HEAD as HEAD
-from raypid.errors import UserError
+from raypid.errors import CodeError, UserError
 from raypid.extras import install_hint
 
 _HERE = str(Path(__file__).parent)
@@ -33,8 +33,7 @@ class ImportFailed(EnvError):
 
 
 def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
-    """What to say of `error`, which came when the module of environment `name` was imported: the user's line where one is enough,
-    or else the traceback from there on."""
+    """Describe an error of importing the module of environment `name`: by the user's line where one is enough, else by the traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_IMPORTING)]
     if isinstance(error, SyntaxError) and error.filename:
         return ImportFailed(f"{relative(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
@@ -43,10 +42,8 @@ def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
         place = f"{relative(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else f"Environment {name!r}: {module}"
         does = "imports" if theirs[-1:] == frames[-1:] else "imports what needs"
         return ImportFailed(f"{place} {does} {error.name}, which is not installed{install_hint(error)}")
-    lines = "".join([*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]).rstrip()
-    return ImportFailed(
-        f"{HEAD}{lines}\nraypid: Environment {name!r}: importing {module} failed: {type(error).__name__}: {error}"
-    )
+    message = f"Environment {name!r}: importing {module} failed: {type(error).__name__}: {error}"
+    return ImportFailed(str(CodeError.after(frames, error, message)))
 
 
 def relative(file: str) -> str:

@@ -110,19 +110,17 @@ def _serve(
         with contextlib.suppress(OSError, EOFError):
             while (order := connection.recv()) is not None:
                 number, arguments = order
+                result, error = None, None
                 try:
-                    connection.send((number, *_called(target, arguments)))
-                except (TypeError, AttributeError, pickle.PicklingError) as error:
-                    connection.send((number, None, TypeError(f"a result that cannot be pickled: {error}")))
+                    result = target(*arguments)
+                except Exception as raised:
+                    error = raised
+                try:
+                    connection.send((number, result, error))
+                except (TypeError, AttributeError, pickle.PicklingError) as why:
+                    connection.send((number, None, TypeError(f"a result that cannot be pickled: {why}")))
     finally:
         try:
             close()
         finally:
             os._exit(0)
-
-
-def _called(target: Callable[..., object], arguments: Sequence[object]) -> tuple[object, BaseException | None]:
-    try:
-        return target(*arguments), None
-    except Exception as error:
-        return None, error

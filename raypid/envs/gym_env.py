@@ -25,6 +25,6 @@ gym_env.add_args = staticmethod(add_args)  # type: ignore[attr-defined]
 
 
 def by_id(env: object, env_config: Mapping[str, object]) -> tuple[object, dict[str, object]]:
-    """What `env` and `env_config` mean: for gym_env the id itself, which is vectorised in the way that is fastest for it."""
+    """Replace gym_env by the id in `env_config`, which is vectorised in the fastest way for it; return others as they are."""
     config = dict(env_config)
     return (config.pop("env_id", DEFAULT_ID), config) if env == NAME else (env, config)

@@ -34,7 +34,7 @@ AnyVector: TypeAlias = "gymnasium.vector.VectorEnv[Any, Any, Array]"
 
 
 class GymVector(VectorEnv):
-    """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is made anew.
+    """A Gymnasium VectorEnv behind our interface. If it raises, the whole vector is replaced.
 
     Args:
         make: makes a vector environment; where `seeding` is None, it takes the streams' seeds as `seed`.
@@ -180,9 +180,9 @@ class GymVector(VectorEnv):
     def _batch(self, obs: object) -> list[Array]:
         return self._layout.batch(np.asarray(obs)[:, 0] if self._unstack else obs, self.num_envs)
 
-    def _reset_now(self, seeds: Sequence[int] | None, *, anew: bool = False) -> object:
-        """Reset the vector, or with `anew`, and where only a constructor takes seeds, one that replaces it."""
-        if seeds is not None and (anew or self._seeding is None):
+    def _reset_now(self, seeds: Sequence[int] | None, *, replace: bool = False) -> object:
+        """Reset the vector. With `replace`, or if only its constructor takes seeds, a new vector takes its place first."""
+        if seeds is not None and (replace or self._seeding is None):
             close_vector(self._env)
             self._env = self._new(seeds)
             self._look_inside()
@@ -201,7 +201,7 @@ class GymVector(VectorEnv):
         def replace() -> object:
             self._num_rebuilds += 1
             seeds = [rebuild_seed(self._spec, stream, self._num_rebuilds) for stream in range(self.num_envs)]
-            return self._reset_now(seeds, anew=True)
+            return self._reset_now(seeds, replace=True)
 
         return self._replaced(replace)
 

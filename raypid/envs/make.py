@@ -211,7 +211,7 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     registered = gymnasium.registry[name] if kind in GYM else None
     is_atari = kind == "envpool" or (registered is not None and str(registered.entry_point).startswith("ale_py"))
     own = {"envpool": "envpool", "vector_class": "native"}.get(kind)
-    """What alone steps an environment that is a vector itself."""
+    """The only vectoriser for an environment that is a vector itself."""
     can_ale = kind == "ale" and spec.atari is not False
     # ALE's vector entry point preprocesses; it has the vectoriser "ale"
     native = registered.vector_entry_point if registered is not None and kind == "gym" else None

@@ -34,7 +34,7 @@ from raypid.types import Tree
 
 Argument = TypeVar("Argument")
 Served: TypeAlias = "tuple[list[object], list[str], list[tuple[float, bool]]]"
-"""What a copy returns of its part: results, tracebacks of environments that raised, and of each the limit and whether its episode is over."""
+"""What a copy returns: results, tracebacks of environments that raised, and each environment's limit and whether its episode is over."""
 Seconds: TypeAlias = "tuple[float, float]"
 """What a step took: wall and CPU time; or in a loop and on several cores."""
 WAITING_S = 0.5e-3
@@ -72,7 +72,7 @@ class PythonVector(VectorEnv):
         self._make_env = make_env
         self._pool: ThreadPoolExecutor | None = None
         self._copies: dict[int, Forked[Served]] = {}
-        """Of the parts that a copy of this process steps, the copy."""
+        """Number of a part -> the copy of this process that steps it."""
         self.envs: list[PythonEnv] = []
         self._limits: list[float] = []
         try:
@@ -306,7 +306,7 @@ class PythonVector(VectorEnv):
                 copy.send(self._num_steps, call.__name__, [arguments[s] for s in part], [self._ended[s] for s in part])
 
     def _received(self, i: int, part: range) -> list[object]:
-        """What the copy for a part returned; nothing if there is none. The environments of one that has ended are made anew here."""
+        """Receive the results of the copy that steps a part; empty if there is none. If the copy has ended, replace its environments here."""
         if i not in self._copies:
             return []
         try:
@@ -361,7 +361,7 @@ def waits(wall_s: float, cpu_s: float) -> bool:
 
 
 def _to_send(result: Any) -> object:
-    """What reset() or step() returned in a copy, ready to be sent: an info that has entries is packed, and that of a reset left out."""
+    """Prepare a result of reset() or step() to be sent: pack the info of a step if it has entries, and leave out that of a reset."""
     if fits(result, STEP) and isinstance(result[4], Mapping):
         return (*result[:4], packed(result[4]) if result[4] else {})
     return (result[0], {}) if fits(result, RESET) else result

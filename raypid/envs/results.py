@@ -23,7 +23,7 @@ _ADAPTED = {
     RESET: "reset() must return raypid.OBSERVATION(observation), or (observation, info) as Gymnasium's environments do",
     STEP: "step() must return raypid.OBSERVATION(observation, reward, terminated, truncated, info), or such a tuple",
 }
-"""The same of environments without Gymnasium's interface."""
+"""What environments without Gymnasium's interface may return."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
