@@ -45,9 +45,10 @@ test-slow: install  ## all slow tests except the long ones, at most 75 minutes
 test-long: install  ## tests that train for most of an hour each
 	$(BIN)/python -m pytest -n 0 -m long $(PYTEST_ARGS)
 
-lint: install  ## rules and format (ruff), Dockerfiles (hadolint)
+lint: install  ## rules and format (ruff), no part of the package larger than allowed, Dockerfiles (hadolint)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python benchmarks/code_size.py --check
 	$(BIN)/python docs/make_agents.py --check
 	$(BIN)/python docs/make_pages.py --check
 	$(BIN)/python docs/make_speed.py --check

@@ -1,22 +1,33 @@
 """Print how large the code is and how it hangs together.
 
-    python benchmarks/code_size.py [FOLDER]     # a checkout; default: this one
+    python benchmarks/code_size.py [FOLDER]            # a checkout; default: this one
+    python benchmarks/code_size.py --check             # no part may have more lines than results/code_size.json says
+    python benchmarks/code_size.py --write             # lower the numbers there to what parts have now
+    python benchmarks/code_size.py --write --because "users can now do X"      # raise numbers, too, and say why
 
 A row for each part of the package: files, bare lines (without blanks, comments and docstrings) and the word Any. Then
-functions over 60 lines, and import circles between files. Generated files (their first line says so) do not count.
+functions over 60 lines, and import circles between files. Generated files (their first line says so) do not count. Data files
+(JSON, YAML, TOML) count, so that code does not become data to look smaller; tuned settings and their records do not.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
+TABLE = Path("benchmarks", "results", "code_size.json")
+"""Lines that each part may have, and why any of these numbers was raised."""
+ALL = "all"
+DATA = (".json", ".yaml", ".yml", ".toml")
+TUNED = ("tuned.json", "tuned_results.json")
 SKIPPED = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -44,6 +55,12 @@ def bare_lines(source: str) -> int:
         if token.type not in SKIPPED:
             code |= set(range(token.start[0], token.end[0] + 1))
     return len(code - documented)
+
+
+def data_lines(text: str) -> int:
+    """Count the lines of a data file that are neither blank nor comments; each 120 characters of a line count as one."""
+    lines = (line.strip() for line in text.splitlines())
+    return sum(-(-len(line) // 120) for line in lines if line and not line.startswith("#"))
 
 
 def long_functions(source: str, most: int = 60) -> list[str]:
@@ -105,27 +122,75 @@ def _reachable(graph: Mapping[str, Set[str]], start: str) -> set[str]:
     return found
 
 
-def main() -> None:
-    package = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent) / "raypid"
+def measure(package: Path) -> tuple[dict[str, list[int]], list[str]]:
+    """Return [files, lines, word Any] of each part and of all, and the functions over 60 lines."""
     rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     long = []
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(package.rglob("*")):
+        if path.suffix not in (".py", *DATA) or path.name in TUNED:
+            continue
         source = path.read_text()
         if source.startswith("# Generated"):
             continue
-        part = path.relative_to(package).parts[0]
-        for i, n in enumerate((1, bare_lines(source), len(re.findall(r"\bAny\b", source)))):
-            rows[part][i] += n
-        long += [f"{path.relative_to(package)}: {function}" for function in long_functions(source)]
+        counts = [1, data_lines(source), 0]
+        if path.suffix == ".py":
+            counts = [1, bare_lines(source), len(re.findall(r"\bAny\b", source))]
+            long += [f"{path.relative_to(package)}: {function}" for function in long_functions(source)]
+        for part in (path.relative_to(package).parts[0], ALL):
+            for i, n in enumerate(counts):
+                rows[part][i] += n
+    return rows, long
+
+
+def excess(sizes: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
+    """The parts that have more lines than they may, each as a sentence. A part that is not in the table may have none."""
+    return [
+        f"{part} has {size:,} lines, {allowed.get(part, 0):,} are allowed."
+        for part, size in sizes.items()
+        if size > allowed.get(part, 0)
+    ]
+
+
+def write(path: Path, sizes: Mapping[str, int], because: str) -> None:
+    """Lower the numbers in the table `path` to `sizes`; with a reason raise them, too. The first table needs none."""
+    table = json.loads(path.read_text()) if path.exists() else {"lines": sizes, "reasons": {}}
+    before = table["lines"]
+    grown = {part for part, size in sizes.items() if size > before.get(part, 0)}
+    kept = sizes if because else {part: min(size, before[part]) for part, size in sizes.items() if part in before}
+    reasons = {**table["reasons"], **{part: because for part in grown if because}}
+    new = {"lines": kept, "reasons": {part: reason for part, reason in sorted(reasons.items()) if part in kept}}
+    path.write_text(json.dumps(new, indent=1) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path(__file__).parent.parent, help="a checkout")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a part is larger than the table allows")
+    parser.add_argument("--write", action="store_true", help="lower the numbers of the table, then check")
+    parser.add_argument("--because", default="", metavar="REASON", help="with --write: raise numbers, too")
+    options = parser.parse_args(argv)
+    if options.because and not options.write:
+        parser.error("--because goes with --write")
+    package, path = options.folder / "raypid", options.folder / TABLE
+    rows, long = measure(package)
+    sizes = {part: lines for part, (_, lines, _) in rows.items()}
+    if options.write:
+        write(path, sizes, options.because)
+    if options.check or options.write:
+        if found := excess(sizes, json.loads(path.read_text())["lines"]):
+            advice = "Make it smaller, or say why it must grow: python benchmarks/code_size.py --write --because REASON"
+            print("\n".join([*found, advice]), file=sys.stderr)
+        return 1 if found else 0
     print(f"{'part':20}{'files':>8}{'bare lines':>12}{'Any':>8}")
-    for part, row in [*rows.items(), ("all", [sum(column) for column in zip(*rows.values(), strict=True)])]:
+    for part, row in sorted(rows.items(), key=lambda row: row[0] == ALL):
         print(f"{part:20}{row[0]:>8}{row[1]:>12,}{row[2]:>8,}")
     print(f"functions over 60 lines: {', '.join(long) or 'none'}")
-    found = circles(import_graph(package))
-    print(f"import circles between files: {len(found)}")
-    for circle in found:
+    groups = circles(import_graph(package))
+    print(f"import circles between files: {len(groups)}")
+    for circle in groups:
         print(f"  {', '.join(circle)}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
