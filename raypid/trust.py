@@ -98,11 +98,8 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
     if trusted or _registered_by_package(module, attribute) or _in_project(folder, module, attribute, places):
         return
     environment = key.replace("-", "_") in ("env", "evaluation_env")
-    own = (
-        repr(text)
-        if not names_file(text) or places[0].is_file()
-        else f"'PATH/TO/{Path(text).name}' (where you have it)"
-    )
+    is_here = not names_file(text) or places[0].is_file()
+    own = repr(text) if is_here else f"'PATH/TO/{Path(text).name}' (where you have it)"
     named = f"If you know this environment, name it yourself: {key.replace('-', '_')}={own}. " if environment else ""
     raise UntrustedError(
         f"{folder} names {text!r} ({key}), which would be imported and run. That is neither registered here nor in your project, "

@@ -20,6 +20,12 @@ SETTING = "setting:"
 GROUPS = ("algorithm", "run", "environment", "network", "evaluation", "machine")
 """The groups of the help, in their order."""
 HELP_ALL = "--help-all"
+_QUOTE = "'"
+_VALUE = r"'[^']*'|\[[^]]*\]|[\w.]*\w"
+_SETTINGS = re.compile(
+    rf"\w\([^()]*\)|in Python [a-z_]+=\S+|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>{_VALUE})(?=[.,;:)]*(?:\s|$))"
+)
+"""A call, or what is said of Python, or a setting with its value."""
 
 
 class HelpFormatter(argparse.HelpFormatter):
@@ -116,16 +122,9 @@ def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
         name, value = found["name"], found["value"]
         if name is None or option_of(name) not in parser._option_string_actions:
             return found[0]
-        return option_of(name) if value == "True" else f"{option_of(name)} {shlex.quote(value.strip(QUOTE))}"
+        return option_of(name) if value == "True" else f"{option_of(name)} {shlex.quote(value.strip(_QUOTE))}"
 
     return _SETTINGS.sub(option, message)
-
-
-QUOTE = "'"
-_SETTINGS = re.compile(
-    r"\w\([^()]*\)|in Python [a-z_]+=\S+|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>'[^']*'|\[[^]]*\]|[\w.]*\w)(?=[.,;:)]*(?:\s|$))"
-)
-"""A call, or what is said of Python, or a setting with its value."""
 
 
 def group_of(cls: type[Config], name: str) -> str:
