@@ -93,7 +93,6 @@ def assemble(run: ResolvedRun) -> System:
                 backend.get(learner.submit(Learner.set_weights, run.initial))
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = builder.workers()
-        losses.errors = workers.errors
         context = Context(backend, workers, learner, builder.publisher(learner, workers), losses)
         context.fewest = max(1, config.num_learners)
         if algorithm.flow == "replay":
@@ -232,6 +231,7 @@ class _Builder:
             timeout_s=c.worker_timeout_s,
             max_restarts=c.max_restarts,
             describe=entry_name(c.env),
+            losses=self.losses,
         )
         workers.call_all(Rollout.ready)
         return workers

@@ -464,8 +464,8 @@ class Beside(Remote):
                 describe=self.context.workers.describe,
                 kind="evaluator",
                 node=self.node,
+                losses=self.context.losses,
             )
             self._group.budget = self._budget
-            self._group.errors, self._group.lost = self.context.workers.errors, self.losses
-            self._group.tell = self.context.workers.tell
+            self._group.lost = self.losses
         return self._group

@@ -56,7 +56,7 @@ class Context:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
         self.num_crashes += len(tracebacks)
         for text in tracebacks:
-            self.workers.errors.add(f"An environment of {where} raised and was rebuilt:\n{text}\n")
+            self.losses.errors.add(f"An environment of {where} raised and was rebuilt:\n{text}\n")
 
 
 WINDOW = 20

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from raypid.modules import entry_name
 from raypid.ownership import why_unsigned
-from raypid.phases import Phases, parts_text
+from raypid.phases import Phases, listening, parts_text
 from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import COUNTS, Progress
+from raypid.reporting.streams import in_notebook
 from raypid.run.best import BestPolicy, return_text
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.stopping import further, going_on, quoted
@@ -22,28 +22,38 @@ NO_END_STEPS = 2_000
 """Steps of each environment after which a run says that no episode has ended."""
 
 
-@dataclass(kw_only=True)
 class Remarks:
-    """Says what a run has to say. Each remark is made once."""
+    """Says what a run has to say; each remark once.
 
-    agent: Training
-    progress: Progress
-    folder: Path
-    stop: Mapping[str, float]
-    may_be_absent: tuple[str, ...]
-    """Beginnings of stop criteria of which nobody knows in advance whether they will be reported."""
-    best: BestPolicy
-    phases: Phases
-    python: bool
-    """Python has started the run, not the command line."""
-    notebook: bool
-    before: Mapping[str, float]
-    """The counts of the run that is resumed."""
-    said: set[str] = field(default_factory=set)
+    Args:
+        stop: the run's stop criteria.
+        may_be_absent: beginnings of those of which nobody knows in advance whether they will be reported.
+        best: the run's best policy.
+        python: Python has started the run, not the command line.
+    """
+
+    def __init__(
+        self,
+        agent: Training,
+        progress: Progress,
+        stop: Mapping[str, float],
+        may_be_absent: tuple[str, ...],
+        best: BestPolicy,
+        python: bool,
+    ) -> None:
+        self.agent, self.progress, self.stop, self._may_be_absent = agent, progress, stop, may_be_absent
+        self.best, self.folder, self.python = best, best.folder.parent, python
+        self.notebook = python and in_notebook()
+        self.phases = listening() or Phases()
+        """What the run does besides training, and since its command began if one has started it."""
+        self.phases.tell = progress.working
+        self.before = agent.totals()
+        """The counts of the run that is resumed."""
+        self._said = set[str]()
 
     def _say(self, about: str, text: str) -> None:
-        if about not in self.said:
-            self.said.add(about)
+        if about not in self._said:
+            self._said.add(about)
             self.progress.message(text)
 
     def begin(self, is_resumed: bool) -> None:
@@ -74,13 +84,13 @@ class Remarks:
 
     def _absent(self, result: Mapping[str, float]) -> None:
         """Once episodes have ended and something was learnt, name stop criteria that no result has."""
-        if not (self.may_be_absent and result["episodes_total"] and result["learner_updates_total"]):
+        if not (self._may_be_absent and result["episodes_total"] and result["learner_updates_total"]):
             return
         for key in self.stop:
-            if key.startswith(self.may_be_absent) and not {key, key.removeprefix("custom/")} & result.keys():
+            if key.startswith(self._may_be_absent) and not {key, key.removeprefix("custom/")} & result.keys():
                 ended = f"though {result['episodes_total']} episodes have ended"
                 self._say(key, f"Nothing has reported the stop criterion {key} so far, {ended}.")
-        self.may_be_absent = ()
+        self._may_be_absent = ()
 
     def _endless(self, result: Mapping[str, float]) -> None:
         """Say that no episode has ended, which returns and evaluations wait for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,9 @@ from raypid.errors import Diverged, Halted, UserError, reason, shown
 from raypid.modules import entry_name
 from raypid.outcome import Outcome, end_by
 from raypid.outputs import ERRORS, Unwritten
-from raypid.phases import Phases, listening, phase
+from raypid.phases import phase
 from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger, read_params
 from raypid.reporting.panel import EVALUATION, Progress
-from raypid.reporting.streams import in_notebook
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
@@ -79,19 +79,15 @@ class SaveSchedule:
     """When a run writes checkpoints: by steps, by iterations, or by time."""
 
     def __init__(self, options: RunOptions, timesteps: int) -> None:
-        self.options = options
-        self._periods = self._periods_at(timesteps)
-        self._saved_at = time.monotonic()
+        self.options, self._saved_at = options, time.monotonic()
         self.saved_iteration = -1
         """That of the newest checkpoint of this run."""
-
-    def _periods_at(self, timesteps: int) -> int:
-        return timesteps // self.options.checkpoint_steps if self.options.checkpoint_steps else 0
+        self._periods = timesteps // (options.checkpoint_steps or sys.maxsize)
 
     def is_due(self, agent: Training) -> bool:
         """Whether to save after this iteration. Called after each."""
-        if self.options.checkpoint_steps is not None:
-            before, self._periods = self._periods, self._periods_at(agent.timesteps)
+        if (every := self.options.checkpoint_steps) is not None:
+            before, self._periods = self._periods, agent.timesteps // (every or sys.maxsize)
             return self._periods > before
         if self.options.checkpoint_interval:
             return agent.iteration % self.options.checkpoint_interval == 0
@@ -108,7 +104,6 @@ class Run(Listener):
 
     def __init__(self, agent: Training, options: RunOptions, progress: Progress, folder: Path | None = None) -> None:
         self.agent, self.options, self.progress = agent, options, progress
-        self.notebook = options.python and in_notebook()
         known = known_keys(agent.run, agent.config)
         self.stop = check_stop(options.stop, known)
         agent.end_schedules(self.stop.get(STEPS))
@@ -118,25 +113,9 @@ class Run(Listener):
         """The last iteration's."""
         self.reason = ""
         """Why the run ends; "" while it goes on."""
-        self.before = agent.totals()
-        """The counts of the run that is resumed."""
-        self.phases = listening() or Phases()
-        """What it does besides training, and since its command began if one has started it."""
-        self.phases.tell = progress.working
-        again = "Interrupting again" if self.notebook else "Ctrl-C again"
+        self.remarks = Remarks(agent, progress, self.stop, known.open, self.best, options.python)
+        again = "Interrupting again" if self.remarks.notebook else "Ctrl-C again"
         self.interrupts = Interrupts(lambda: agent.request_stop("interrupted"), progress.message, again, options.python)
-        self.remarks = Remarks(
-            agent=agent,
-            progress=progress,
-            folder=self.folder,
-            stop=self.stop,
-            may_be_absent=known.open,
-            best=self.best,
-            phases=self.phases,
-            python=options.python,
-            notebook=self.notebook,
-            before=self.before,
-        )
         self._saving = SaveSchedule(options, agent.timesteps)
         self._rollbacks = agent.rollbacks
         self.has_begun = self._broke_off = False
@@ -308,7 +287,7 @@ class Run(Listener):
     def _play_final(self) -> None:
         """Play the final episodes, and say if environments raised in them: no result follows that would count it."""
         self.interrupts.is_saved, before = True, self.agent.num_crashes
-        run_s = self.agent.time_total_s - self.before["time_total_s"]
+        run_s = self.agent.time_total_s - self.remarks.before["time_total_s"]
         self.best.play(self.agent, self.options.final_episodes, run_s, self.interrupts.any, self.progress.message)
         self.remarks.flaws()
         if num := self.agent.num_crashes - before:
@@ -319,7 +298,7 @@ class Run(Listener):
     def _ended(self, saved: Path | None) -> Outcome:
         outcome = self._outcome(self.reason, saved or self.newest)
         try:
-            with self.phases.heard():
+            with self.remarks.phases.heard():
                 self.agent.events.end(outcome)  # before the agent is closed, which would tell of another end
                 if self.options.closes_agent:
                     self.agent.close()
@@ -337,7 +316,7 @@ class Run(Listener):
     def _failing(self) -> Iterator[None]:
         """Before an error ends the run, save what was learnt, write the error to the folder, and close the files."""
         try:
-            with self.phases.heard():
+            with self.remarks.phases.heard():
                 yield
         except BaseException as error:
             # what the second signal broke off said something of its own
@@ -363,7 +342,7 @@ class Run(Listener):
     def _failure(self, error: BaseException) -> list[tuple[str, str]]:
         """The summary of a run that an error ended. In a notebook it stands above the error; a command prints that itself."""
         where = [("folder", str(self.folder))]
-        if not self.notebook:
+        if not self.remarks.notebook:
             return where
         errors = self.folder / ERRORS
         return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]

@@ -210,11 +210,9 @@ class Training(metaclass=_Answering):
         """Let the roles tell of losses and evaluations, and ask whether training is over. None of this refers to the agent itself, which
         could not be collected then."""
         context, events, this = self.context, self.events, weakref.ref(self)
-        context.workers.tell = context.losses.tell = lambda text: events.emit(Listener.on_lost, text)
+        context.losses.tell = lambda text: events.emit(Listener.on_lost, text)
+        context.losses.stopping = self.control.is_over
         self.evaluations.ended = lambda played: events.emit(Listener.on_evaluation, played)
-        context.workers.stopping = self.control.is_over
-        if isinstance(context.learner, LearnerGroup):
-            context.learner.stopping = self.control.is_over
         if ALGORITHMS.get(self.run).collect == "fitness":  # whole episodes, which may never end
             context.halted = self.control.must_halt
             for handle in context.workers.handles:
@@ -261,7 +259,7 @@ class Training(metaclass=_Answering):
     @property
     def errors(self) -> ErrorFile:
         """Where the tracebacks go of what was lost."""
-        return self.context.workers.errors
+        return self.context.losses.errors
 
     def note_change(self, name: str, before: object, after: object, by: str = RESUME) -> None:
         """Write down that a setting, or the stop criteria, have another value from here on."""

@@ -146,8 +146,6 @@ class LearnerGroup:
         self.kept_mark: object = None
         """That of the copy that is kept."""
         self._asked_mark: object = None
-        self.stopping: Callable[[], bool] = lambda: False
-        """Asked while there is no room for a learner that was lost: whether the run is to end."""
         self._copying: Future[LearnerCopy] | None = None
         self._asked_at = self._kept_at = self._copy_at = time.monotonic()
         """When a copy was asked for last, when the one here was, and when the next one is due."""
@@ -323,7 +321,7 @@ class LearnerGroup:
                     f"{what} Training waits until there is room for another one; Ctrl-C ends the run with a checkpoint."
                 )
             told = True
-            if self.stopping():
+            if self.losses.stopping():
                 raise Halted(f"{what} There was no room for another one yet: the iteration was dropped.")
             if time.monotonic() > deadline:
                 raise LearnersFailed(f"{what} It found no place in the cluster within {self.start_s:g} s.")

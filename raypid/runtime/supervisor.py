@@ -78,15 +78,17 @@ class LossBudget:
 
 
 class Losses:
-    """What a run has lost besides workers and rebuilt: counts by kind, each told in one line and written to errors.txt."""
+    """What a run has lost and rebuilt: each told in one line and written to errors.txt. Groups of workers share it and count themselves."""
 
     def __init__(self, max_restarts: int, kinds: Sequence[str] = ()) -> None:
         self.max_restarts = max_restarts
         self.counts = dict.fromkeys(kinds, 0)
         """By kind, under lost/ in results."""
         self.errors = ErrorFile()
-        self.tell: Callable[[str], None] = lambda text: None
-        """Says one line to the user."""
+        self.tell: Tell = nobody
+        """Says one line to the user: what was lost, and what comes back."""
+        self.stopping: Callable[[], bool] = lambda: False
+        """Asked while a run waits for what it has lost: whether the run is to end."""
         self._budgets: dict[str, LossBudget] = {}
 
     def count(
@@ -141,6 +143,7 @@ class WorkerGroup(Generic[R, D]):
         describe: str = "",
         kind: Kind = "worker",
         node: str | None = None,
+        losses: Losses | None = None,
     ) -> None:
         self.backend, self.factory = backend, factory
         self.timeout_s, self.describe, self.kind = timeout_s, describe, kind.capitalize()
@@ -150,16 +153,11 @@ class WorkerGroup(Generic[R, D]):
         self.lost = {"workers": 0, "timeouts": 0}
         self.nodes_lost = self.data_lost = 0
         """Nodes that were lost, and what workers had collected and was lost with them."""
-        self.tell: Tell = nobody
-        """Told in one line of each worker that is lost, or of all that are lost with a node, and of those that come back."""
-        self.stopping: Callable[[], bool] = lambda: False
-        """Asked while there is no worker: whether the run is to end."""
+        self.losses = losses or Losses(max_restarts)
         self.absent: set[int] = set()
         self._returning: set[int] = set()
         """Those that were absent and are being built."""
         self._looked = 0.0
-        self.errors = ErrorFile()
-        """Where the errors of lost workers are written."""
         self._built = [False] * num_workers
         self._running: list[deque[_Call[R, D]]] = [deque() for _ in range(num_workers)]
         self.handles: list[Handle] = [self._spawn(i) for i in range(num_workers)]
@@ -191,7 +189,7 @@ class WorkerGroup(Generic[R, D]):
             return
         self._looked = now
         for remark in self.backend.remarks():
-            self.tell(remark)
+            self.losses.tell(remark)
         for node in self.backend.lost_nodes(None if suspect is None else self.handles[suspect]):
             self._lose(node)
         for i in sorted(self.absent):
@@ -218,8 +216,8 @@ class WorkerGroup(Generic[R, D]):
             left = "no worker is left"
             back = " Training waits until there is room for one; Ctrl-C ends the run with a checkpoint."
         text = f"Node {node.name} was lost ({node.how}){f' with {what}' if what else ''}; {left}.{back}"
-        self.errors.add(f"{text}\n\n")
-        self.tell(text)
+        self.losses.errors.add(f"{text}\n\n")
+        self.losses.tell(text)
 
     def _tell_returned(self) -> None:
         """Say which workers are back, once all that were built together are up."""
@@ -230,7 +228,7 @@ class WorkerGroup(Generic[R, D]):
         one = len(back) == 1
         places = sorted({place for i in back if (place := self.backend.where(self.handles[i]))})
         where = f" on {listed(places)}" if places else ""
-        self.tell(
+        self.losses.tell(
             f"Worker{'s' * (not one)} {numbers_text(back)} {'is' if one else 'are'} back{where}: "
             f"{len(self.present)} of {len(self)} workers go on."
         )
@@ -245,7 +243,7 @@ class WorkerGroup(Generic[R, D]):
         until = time.monotonic() + ALONE_S
         while not self.present:
             self.look()
-            if self.stopping():
+            if self.losses.stopping():
                 raise Halted("No worker was there: the iteration was dropped.")
             if time.monotonic() > until:
                 raise WorkersFailed(
@@ -474,13 +472,13 @@ class WorkerGroup(Generic[R, D]):
         place = self.backend.where(self.handles[index])
         message = f"{self.kind} {index} ({self.describe}){f' on {place}' if place else ''} {what} in {call}{how}."
         self.lost["timeouts" if overdue else "workers"] += 1
-        self.errors.add(f"{message}\n{error}\n\n")
+        self.losses.errors.add(f"{message}\n{error}\n\n")
         self._end_process(index, interrupt=overdue)
         hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
         self.budget.spend(message, hint, error)
         self._begin(index)
         is_back = "It comes back when there is room for it." if index in self.absent else "It is built anew."
-        self.tell(f"{message} {is_back}")
+        self.losses.tell(f"{message} {is_back}")
 
     def _begin(self, index: int) -> None:
         """Build a worker anew, now or when there is room for it."""

@@ -139,7 +139,7 @@ def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algor
     config = {k: v for k, v in WITHIN.items() if k != "num_threads"}
     struck = tmp_path / "struck"
     with Agent(algorithm, config, env_config=evaluator_only("exit", marker=str(struck))) as agent:
-        agent.context.workers.errors.folder = tmp_path
+        agent.errors.folder = tmp_path
         results = train_until(agent, lambda r: MEAN in r)
         assert agent.eval(2)["episode_reward_mean"] == 10.0
     assert MEAN not in results[0] and results[-1][MEAN] == 10.0
@@ -196,7 +196,7 @@ def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_
 def test_it_is_niced_and_a_killed_one_is_replaced(ray_session: Any, tmp_path: Path) -> None:
     config = {**FRAGILE, "evaluation_interval": 1, "evaluation_num_episodes": 2}  # the session's Ray has CPUs to spare
     with Agent("PPO", config, env_config={"sleep_s": 0.001}) as agent:
-        agent.context.workers.errors.folder = tmp_path
+        agent.errors.folder = tmp_path
         train_until(agent, lambda r: MEAN in r)
         nice = _ask_evaluator(agent, lambda role: os.nice(0))
         assert nice >= min(19, os.nice(0) + 10)

@@ -215,7 +215,7 @@ def cluster() -> tuple[Cluster, Any, list[str]]:
     backend, told = Cluster(), list[str]()
     build = lambda index, restarts: partial(Role, index, restarts)  # noqa: E731
     workers: Any = WorkerGroup(backend, build, 4, num_cpus=1, timeout_s=5, max_restarts=0)
-    workers.tell = told.append
+    workers.losses.tell = told.append
     return backend, workers, told
 
 
@@ -263,7 +263,7 @@ def test_without_any_worker_a_group_waits_until_it_is_stopped() -> None:
     assert workers.call_all(Role.collect) == [] and workers.answers(Role.collect, 1.0) == {}
     assert "no worker is left" in told[0]
     looks: list[int] = []
-    workers.stopping = lambda: looks.append(0) or len(looks) > 2
+    workers.losses.stopping = lambda: looks.append(0) or len(looks) > 2
     with pytest.raises(Halted, match="No worker was there"):
         workers.call_all_parts(Role.collect)
     with pytest.raises(Halted):

@@ -102,8 +102,12 @@ def test_results_come_in_worker_order() -> None:
 )
 def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: str, tmp_path: Path) -> None:
     workers = group(lambda i, r, m: error if (i, r) == (1, 0) else (i, r))
-    workers.errors.folder, workers.errors.where, told = tmp_path, lambda: "iteration 3, step 40", list[str]()
-    workers.tell = told.append
+    workers.losses.errors.folder, workers.losses.errors.where, told = (
+        tmp_path,
+        lambda: "iteration 3, step 40",
+        list[str](),
+    )
+    workers.losses.tell = told.append
     assert workers.call_all(Role.collect) == [(0, 0), (1, 1), (2, 0)]
     assert workers.backend.killed == [(1, 0)]  # type: ignore[attr-defined]
     assert workers.lost == {"workers": 0, "timeouts": 0, key: 1}
