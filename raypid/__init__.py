@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
@@ -85,7 +83,7 @@ if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
         elif run in ALGORITHMS:
             value = __getattr__(run)
         else:
-            raise _missing(name, imported=sys._getframe(1).f_code.co_name == "_handle_fromlist")
+            raise AttributeError(f"module 'raypid' has no attribute {name!r}")
         globals()[name] = value
         return value
 
@@ -168,34 +166,6 @@ def _register(
         return new
 
     return add if entry is None else add(entry)
-
-
-def _missing(name: str, *, imported: bool) -> Exception:
-    """The error for a name that raypid lacks; `imported`: by `from raypid import NAME`, which drops the text of an AttributeError."""
-    import difflib
-    import importlib.util
-
-    import raypid.names
-
-    text = f"module 'raypid' has no attribute {name!r}"
-    trained = name.removesuffix("Trainer")
-    told = raypid.names.ATTRIBUTES.get(name, "") or raypid.names.ALGORITHMS.get(
-        re.sub("[^a-z0-9]", "", name.lower()), ""
-    )
-    if (of := name.removesuffix("Config")) != name and of in ALGORITHMS:
-        settings = ALGORITHMS.get(of).Config
-        told = f'It is {settings.__module__}.{settings.__name__}; settings are keywords too: raypid.{of}("CartPole-v1", lr=0.001).'
-    if trained != name and trained in ALGORITHMS:
-        told = f"It is raypid.{trained}."
-    if (
-        not told and not name.startswith("_") and importlib.util.find_spec(f"raypid.{name}") is None
-    ):  # a module comes next
-        offered = {offer.lower(): offer for offer in _public() if offer[0].lower() == name[0].lower()}
-        near = difflib.get_close_matches(name.lower(), offered, 1, 0.65)
-        told = f"Did you mean raypid.{offered[near[0]]}?" if near else ""
-    if not told:
-        return AttributeError(text)
-    return ImportError(f"raypid has no {name!r}. {told}") if imported else AttributeError(f"{text}. {told}", name=name)
 
 
 def _public() -> set[str]:

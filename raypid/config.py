@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
@@ -39,9 +38,8 @@ from typing import (
 from raypid.address import check_form
 from raypid.errors import ConfigError as ConfigError
 from raypid.errors import shown
-from raypid.names import BUILDER, BUILT, KEYWORDS, NEEDS, NOT_EXPLORATION, SETTINGS, VALUES, answer, no_attribute
 from raypid.plain_data import read_json
-from raypid.registry import by_name, did_you_mean, suggest
+from raypid.registry import by_name, other_names, unknown
 from raypid.tunable import tunable
 
 C = TypeVar("C", bound="Settings")
@@ -80,11 +78,8 @@ class Settings:
             elif key in _NAMES and is_none(value):
                 value = None
             else:
-                value = coerce(key, value, hints[key], hints)
+                value = coerce(key, value, hints[key])
             object.__setattr__(changed, key, value)
-        workers, learners = getattr(changed, "num_workers", 0), getattr(changed, "num_learners", 0)
-        if told := next(filter(None, (means_else(key, hints, workers, learners) for key in values)), ""):
-            raise ConfigError(told)
         return changed
 
     def _said_again(self, values: Mapping[str, object]) -> set[str]:
@@ -95,8 +90,9 @@ class Settings:
         """
         given = {key.replace("-", "_"): value for key, value in values.items() if isinstance(key, str)}
         again: set[str] = set()
-        for ours in {ALIASES[name] for name in given if name in ALIASES}:
-            first, *others = (name for name in given if ALIASES.get(name) == ours)
+        aliases = other_names("ALIASES")
+        for ours in {aliases[name] for name in given if name in aliases}:
+            first, *others = (name for name in given if aliases.get(name) == ours)
             before = getattr(self, ours, given.get(ours))
             for other in [*others, *([ours] if ours in given else [])]:
                 if given[other] != given[first] and (other != ours or given[ours] != before):
@@ -104,14 +100,9 @@ class Settings:
                 again.add(other)
         return again
 
-    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
-
-        def __getattr__(self, name: str) -> object:
-            raise _missing(self, name)
-
     def __setattr__(self, name: str, value: object) -> None:
-        if name not in self.__dataclass_fields__:  # a setting by another name would have no effect
-            raise _missing(self, name)
+        if name not in self.__dataclass_fields__:  # it would have no effect
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         if is_set(self, name):
             raise AttributeError(f"Settings do not change: take a copy, config.replace({{{name!r}: ...}}).", name=name)
         object.__setattr__(self, name, value)
@@ -142,106 +133,21 @@ def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> No
     Raises:
         ConfigError: names them, and what each is called here or may be meant to be.
     """
-    found: dict[str, tuple[str, str]] = {}
-    for raw_key, value in values.items():
-        if not isinstance(raw_key, str):
-            raise ConfigError(f"The name of a setting is text, not {shown(raw_key)}.")
-        key, _, rest = _name_in(raw_key, hints).partition(".")
-        if key not in hints:
-            timed = key in ("train_freq", "train_frequency") and "a_l_ratio" in hints
-            yours = _ratio(values) if timed else _network(value) if key == "policy_kwargs" else ""
-            found[raw_key] = ("", _advice(raw_key, hints) + yours)
-        elif hints[key] is ModelConfig:
-            parts: Collection[object] = [rest] if rest else value if isinstance(value, Mapping) else []
-            names, inner = [part for part in parts if isinstance(part, str)], type_hints(ModelConfig)
-            wrong = [name for name in names if _name_in(name, inner).partition(".")[0] not in inner]
-            found |= {part: (f"In {key!r}: ", _advice(part, inner)) for part in wrong}
-    if len(found) == 1:
-        name, (where, advice) = found.popitem()
-        raise ConfigError(f"{where}Unknown setting {name!r}.{advice}")
-    if found:
-        each = (several(f"{where}Unknown setting {name!r}.{advice}") for name, (where, advice) in found.items())
-        raise ConfigError(f"{len(found)} unknown settings. {' '.join(each)}")
+    for name in values:
+        if not isinstance(name, str):
+            raise ConfigError(f"The name of a setting is text, not {shown(name)}.")
+    known = {*hints, *(f"model.{name}" for name in type_hints(ModelConfig) if hints.get("model") is ModelConfig)}
+    if wrong := [key for key in _flat(values) if _setting(_name_in(key, hints)) not in known]:
+        raise ConfigError(unknown("setting", wrong, known) + _of_environment(wrong, values.get("env")))
 
 
-def _missing(settings: Settings, name: str) -> AttributeError:
-    """The error for an attribute that settings lack, with what another library's name means here."""
-    told = BUILT if name in BUILDER else f"It is called {ALIASES[name]} here." if name in ALIASES else ""
-    return no_attribute(settings, name, told)
-
-
-def several(told: str) -> str:
-    """What a message about one unknown setting is among several."""
-    found = re.match(r"(In '\w+': )?Unknown \w+ ('.*?')\.(.*)", told)
-    if found is None:
-        return told
-    where, name, advice = found.groups()
-    return f"{where or ''}{name}:{advice.partition(' Known: ')[0] or ' nothing here is like it.'}"
-
-
-def _advice(raw_key: str, hints: Mapping[str, object]) -> str:
-    """The end of the sentence about a setting that is not there."""
-    key = canonical(raw_key).partition(".")[0]
-    return known_as(raw_key, hints) or _near(key, hints)
-
-
-def _near(key: str, hints: Mapping[str, object]) -> str:
-    """The settings that an unknown name may be meant for: of ours, then by other libraries' names, of which some are only answered."""
-    aliases = {other: ours for other, ours in ALIASES.items() if ours.partition(".")[0] in hints}
-    meant = list(dict.fromkeys(aliases.get(name, name) for name in suggest(key, [*hints, *aliases])))
-    if not meant:
-        meant = suggest(key, [*SETTINGS, *KEYWORDS], 1)
-    return f" Did you mean {' or '.join(map(repr, meant))}?" if meant else did_you_mean(key, hints)
-
-
-def _ratio(values: Mapping[str, object]) -> str:
-    """What Stable-Baselines3's and CleanRL's steps between updates are here, in the reader's numbers; "" without them."""
-    every = values.get("train_freq", values.get("train_frequency"))
-    updates, envs = values.get("gradient_steps", 1), values.get("n_envs", values.get("num_envs", 1))
-    if all(isinstance(x, int) and x > 0 for x in (every, updates, envs)):
-        return f" Yours is a_l_ratio={every * envs / updates:g}."  # type: ignore[operator]
-    return ""
-
-
-def _network(policy_kwargs: object) -> str:
-    """What Stable-Baselines3's policy_kwargs are here, in the reader's values; "" if none of them is a setting."""
-    if not isinstance(policy_kwargs, Mapping):
-        return ""
-    model: dict[str, object] = {}
-    told, widths = "", policy_kwargs.get("net_arch")
-    if isinstance(widths, list) and len(widths) == 1:  # as it was before 1.8: [dict(pi=[64], vf=[64])]
-        widths = widths[0] if isinstance(widths[0], Mapping) else widths
-    if isinstance(widths, Mapping):
-        each = [*widths.values()]
-        widths, told = (each or [None])[0], "" if each[1:] == each[:-1] else f" {VALUES['hidden']}"
-    if isinstance(widths, (list, tuple)):
-        model["hidden"] = list(widths)
-    if (function := policy_kwargs.get("activation_fn")) is not None:
-        name = str(getattr(function, "__name__", function)).lower()
-        choices = type_hints(ModelConfig)["activation"]
-        if name in get_args(choices):
-            model["activation"] = name
-        else:
-            told += f" activation takes {describe_type(choices)}, not {shown(name)}."
-    return (f" Yours is model={shown(model)}." if model else "") + told
-
-
-def known_as(raw_key: str, hints: Mapping[str, object]) -> str:
-    """Say what a setting of another library is called here, or what to do in its place; "" if it is not known."""
-    given = raw_key.replace("-", "_").partition(".")[0]
-    ours = ELSEWHERE.get(given, given)
-    told = answer(given) or answer(canonical(given)) or answer(f"--{given}") or KEYWORDS.get(given, "")
-    if ours not in hints and "model" in hints and ours in type_hints(ModelConfig):
-        return f" Here it is called 'model.{ours}', in Python model={{{ours!r}: ...}}."
-    return f" Here it is called {ours!r}." if ours in hints else f" {told}" if told else ""
-
-
-def setting_told(config: Config | None, name: str) -> str:
-    """Say where the settings of an agent have a setting, by our name or another's; "" if they have none of this name."""
-    if config is None:
-        return ""
-    hints, ours = type_hints(type(config)), canonical(name)
-    return f"It is a setting: config.{ours}." if ours.partition(".")[0] in hints else known_as(name, hints).strip()
+def _of_environment(names: Collection[str], env: object) -> str:
+    """Say which of these settings are arguments of the environment that was given as a class or a function; "" if none is."""
+    taken: Collection[str] = ()
+    with contextlib.suppress(TypeError, ValueError):  # not callable, or written in C
+        taken = inspect.signature(env).parameters  # type: ignore[arg-type]
+    given = ", ".join(f"{name!r}: ..." for name in names if name in taken)
+    return f" The environment takes arguments as env_config={{{given}}}." if given else ""
 
 
 def nested(current: C, key: str, value: object) -> C:
@@ -268,63 +174,14 @@ def nested(current: C, key: str, value: object) -> C:
 
 def canonical(key: str) -> str:
     """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch"."""
-    full = key.replace("-", "_")
-    within = ALIASES.get(full.removeprefix("model."), "")
-    return within if within.startswith("model.") else ALIASES.get(full, full)
+    full, aliases = key.replace("-", "_"), other_names("ALIASES")
+    within = aliases.get(full.removeprefix("model."), "")
+    return within if within.startswith("model.") else aliases.get(full, full)
 
 
 def _name_in(key: str, hints: Collection[str]) -> str:
     """Our name of a setting within the group of settings that has `hints`: within model, "net_arch" is "hidden"."""
     return canonical(key) if "model" in hints else canonical(key).removeprefix("model.")
-
-
-def means_else(key: str, hints: Collection[str], workers: object, learners: object) -> str:
-    """Why a name that means the same as ours elsewhere does not do so here; "" if it does.
-
-    Args:
-        hints: the settings that there are.
-        workers, learners: num_workers and num_learners, or what they are drawn from.
-    """
-    name = key.replace("-", "_")
-    if name in ("n_envs", "num_envs") and workers not in (0, 1):
-        return f"{name} counts the environments of all workers: with several of them set num_envs_per_worker, how many each steps."
-    if name == "n_steps" and "n_step" in hints:
-        return "n_steps is n_step here, the steps that a target folds; fragment_length is the rows that one call collects from each environment."
-    if name == "minibatch_size" and learners not in (0, 1):
-        return "minibatch_size counts the rows of each learner: with several of them set batch_size, the rows of all together."
-    if name == "policy_frequency" and "target_entropy" in hints:
-        skips = "CleanRL's SAC skips policy updates and catches up later; raypid's policy_delay only skips"
-        return f"policy_frequency: {skips}. Set policy_delay if you want that."
-    return ""
-
-
-OWN_ALIASES = {
-    "weights_file": "init_from", "num_sgd_iter": "num_epochs", "sgd_batchsize": "batch_size", "redis_address": "address",
-    "env_name": "env", "agent_name": "agent", "model_name": "model.network",
-}  # fmt: skip
-"""Names that are promised, as keywords of raypid.PPO too."""
-ALIASES = {
-    **OWN_ALIASES,
-    "learning_rate": "lr", "discount": "gamma", "num_envs": "num_envs_per_worker", "n_envs": "num_envs_per_worker",
-    "num_envs_per_env_runner": "num_envs_per_worker", "num_env_runners": "num_workers", "num_rollout_workers": "num_workers",
-    "n_steps": "fragment_length", "num_steps": "fragment_length", "rollout_fragment_length": "fragment_length",
-    "minibatch_size": "batch_size", "sgd_minibatch_size": "batch_size", "n_epochs": "num_epochs", "update_epochs": "num_epochs",
-    "ent_coef": "entropy_coef", "entropy_coeff": "entropy_coef", "clip_range": "clip", "clip_coef": "clip", "clip_param": "clip",
-    "clip_ratio": "clip", "clip_range_vf": "value_clip", "lambda": "gae_lambda", "lambda_": "gae_lambda", "lam": "gae_lambda",
-    "normalize_advantage": "normalize_advantages", "norm_adv": "normalize_advantages",
-    "replay_size": "buffer_size", "learning_starts": "start_steps", "tau": "target_tau",
-    "exploration_initial_eps": "epsilon_start", "exploration_final_eps": "epsilon_end", "start_e": "epsilon_start", "end_e": "epsilon_end",
-    "env_kwargs": "env_config", "max_ep_len": "time_limit", "max_episode_steps": "time_limit",
-    "net_arch": "model.hidden", "hidden_sizes": "model.hidden", "fcnet_hiddens": "model.hidden", "fcnet_activation": "model.activation",
-    "vf_share_layers": "model.shared",
-    "q_lr": "lr_critic", "critic_lr": "lr_critic", "n_critics": "num_critics", "policy_frequency": "policy_delay",
-    "target_policy_noise": "target_noise", "policy_noise": "target_noise", "noise_clip": "target_noise_clip", "initial_alpha": "alpha_init",
-    "n_atoms": "num_atoms", "double_q": "double", "burn_in_len": "burn_in", "adam_epsilon": "adam_eps", "rms_prop_eps": "rmsprop_eps",
-    "num_cpus_per_env_runner": "num_cpus_per_worker",
-}  # fmt: skip
-"""Older or other names of settings -> their names. They mean the same, in the same unit, but for what `means_else` says."""
-OURS_TOO = ("env_name", "agent_name", "model_name")
-"""Those that need no remark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,18 +221,18 @@ def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
     """Lay the settings `above` over those `below`; the network's one by one. What is below and says the same as a setting above is
     dropped."""
     under, over = _flat(below), _flat(above)
-    named = {key.replace("-", "_") for key in over}
-    hidden = {name for same in _SAME_THING if same & named for name in same - named}
+    named = {canonical(key) for key in over}
+    hidden = named | (_RATIO if _RATIO & named else set())
 
     def is_kept(key: str) -> bool:
-        name = key.replace("-", "_")
-        return not (name in named or name in hidden or any(name.startswith(f"{other}.") for other in named))
+        name = canonical(key)
+        return not (name in hidden or any(name.startswith(f"{other}.") for other in named))
 
     laid = Given({**{key: value for key, value in under.items() if is_kept(key)}, **over})
-    before = {key.replace("-", "_"): under.sources_of(key) for key in under}
+    before = {canonical(key): under.sources_of(key) for key in under}
     for key in laid:
         own = over.sources_of(key) if key in over else []
-        laid.sources[key] = [*before.get(key.replace("-", "_"), []), *own]
+        laid.sources[key] = [*before.get(canonical(key), []), *own]
     return laid
 
 
@@ -424,34 +281,14 @@ def _setting(key: str) -> str:
 def renamed(values: Mapping[str, object]) -> list[str]:
     """Say of settings that were given by another name what they are called here: a sentence, or none."""
     given = [key.replace("-", "_") for key in _flat(values)]
-    plain = dict.fromkeys(name if name in ALIASES else name.removeprefix("model.") for name in given)
-    told = [f"{name} is called {ALIASES[name]}" for name in plain if name in ALIASES and name not in OURS_TOO]
+    aliases, unremarked = other_names("ALIASES"), other_names("UNREMARKED")
+    plain = dict.fromkeys(name if name in aliases else name.removeprefix("model.") for name in given)
+    told = [f"{name} is called {aliases[name]}" for name in plain if name in aliases and name not in unremarked]
     return [f"{', '.join(told)} here"] if told else []
 
 
-def read_otherwise(values: Mapping[str, object], config: Config) -> list[str]:
-    """Say of settings that others mean something else by, beside this algorithm, what they are here: sentences."""
-    explores = hasattr(config, "buffer_size") and any(key.replace("-", "_") == "action_noise" for key in values)
-    return [NOT_EXPLORATION] if explores and config.action_noise else []
-
-
-_SAME_THING = [
-    {"samples_per_insert", "a_l_ratio"},
-    *({ours, *(name for name, other in ALIASES.items() if other == ours)} for ours in dict.fromkeys(ALIASES.values())),
-]
-"""Settings that say the same: what is given last wins."""
-
-ELSEWHERE = {
-    "num_actors": "num_workers", "init_model_path": "init_from", "eval_env": "evaluation_env", "num_eval_episodes": "evaluation_num_episodes",
-    "cpu": "num_cpus", "grad_clip": "max_grad_norm", "env_id": "env", "is_atari": "atari", "sample_timeout_s": "worker_timeout_s",
-    "max_num_env_runner_restarts": "max_restarts", "gym_env_vectorize_mode": "vectorizer", "remote_worker_envs": "vectorizer",
-    "evaluation_parallel_to_training": "evaluation_parallel", "eval_episodes": "evaluation_num_episodes",
-    "n_eval_episodes": "evaluation_num_episodes", "num_test_episodes": "evaluation_num_episodes",
-    "clip_rewards": "reward_clip", "local_gpu_idx": "gpu", "activation_fn": "activation",
-    "custom_model": "network", "features_extractor_class": "network", "custom_model_config": "custom", "features_extractor_kwargs": "custom",
-    "share_features_extractor": "shared", "hiddens": "hidden", "lrate": "lr",
-}  # fmt: skip
-"""What other libraries call our settings, where they take other values or have another use as well."""
+_RATIO = {"samples_per_insert", "a_l_ratio"}
+"""Two settings that say the same: what is given last wins."""
 
 
 _hints_of: Callable[[type], dict[str, object]] = functools.cache(get_type_hints)
@@ -472,11 +309,8 @@ def is_none(value: object) -> bool:
     return value is None or (isinstance(value, str) and value in ("none", "None", "null"))
 
 
-def coerce(key: str, value: object, hint: object, others: Collection[str] = ()) -> object:
+def coerce(key: str, value: object, hint: object) -> object:
     """Convert `value` to the type `hint`: 3 fits a float, "1e6" and 1e6 fit an int, a list fits a tuple, "none" is None where that fits.
-
-    Args:
-        others: the settings beside it, which an error may advise.
 
     Raises:
         ConfigError: the value does not fit the type.
@@ -487,13 +321,9 @@ def coerce(key: str, value: object, hint: object, others: Collection[str] = ()) 
         kind, most = type(value).__name__, ""
         if isinstance(value, int) and abs(value) >= 2**64:
             most = " of at most 64 bits"
-        # a mapping for a number is a search space, misspelt; for widths it is Stable-Baselines3's of policy and value
-        is_other = isinstance(value, (int, float)) or (isinstance(value, Mapping) and key != "hidden")
-        is_told = key in VALUES and NEEDS.get(key, "") in {"", *others}
-        more = f" {VALUES[key]}" if is_told and not is_other else ""
         what, told = by_name(value, key)
         what = what if told else f"{what} ({kind})"
-        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told or more}") from None
+        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told}") from None
 
 
 _MISFITS = (ValueError, OverflowError)
@@ -859,7 +689,7 @@ class Config(Settings):
             is_off = plain is None and value == 0  # of a setting that is open: it asks for nothing
             if value != plain and not is_off:
                 shown = "none" if plain is None else json.dumps(plain)
-                called = f"{given[name]}, here {name}," if given[name] in ALIASES else name
+                called = f"{given[name]}, here {name}," if given[name] in other_names("ALIASES") else name
                 raise ConfigError(f"{called} has no effect {idle[name]}. Leave it at its default, {shown}.")
 
     def lacks_end(self) -> str:

@@ -5,58 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from raypid.errors import reason
-from raypid.names import METRICS, RESULTS, STOPS, STOPS_ANSWERED, Named
-from raypid.registry import suggest
 
 if TYPE_CHECKING:
     from raypid.nn.policy import DeployedPolicy
 
 
-class NoSuchResult(KeyError):
-    """A key that a result does not have."""
-
-    __str__ = Exception.__str__  # a KeyError quotes its message
-
-
-class Result(dict[str, float]):
-    """What an iteration, or an evaluation, gave by name: a dict that says of a missing key what is meant.
-
-    It is copied and pickled as a plain dict. `dict(result)` is one for programs that look at the exact type, as `yaml.safe_dump` does.
-    """
-
-    __slots__ = ()
-
-    def __missing__(self, key: object) -> NoReturn:
-        raise NoSuchResult(f"This result has no {key!r}. {self._meant(str(key))}")
-
-    def __reduce__(self) -> tuple[type[dict[str, float]], tuple[dict[str, float]]]:
-        return dict, (dict(self),)
-
-    def _meant(self, key: str) -> str:
-        """What a key is called here, or which is near."""
-        last = key.rpartition("/")[2]
-        name = STOPS.get(last) or METRICS.get(last, last)
-        ours = STOPS.get(key) or (f"evaluation/{name}" if key.startswith(("eval/", "evaluation/")) else name)
-        if ours in self:
-            return f"It is {ours}."
-        if told := RESULTS.get(key):
-            return told
-        if ours.startswith("evaluation/") and "training_iteration" in self:
-            return f"{RESULTS['evaluation']} eval() evaluates now."
-        by_last = {known.rpartition("/")[2]: known for known in self}
-        if name in by_last:
-            return f"It is {by_last[name]}."
-        near = suggest(key, self) or [by_last[name] for name in suggest(last, by_last)]
-        if near:
-            return f"Did you mean {' or '.join(map(repr, near))}?"
-        return STOPS_ANSWERED.get(key) or f"It has {', '.join(self)}."
-
-
 @dataclass(slots=True, repr=False)
-class Outcome(Named):
+class Outcome:
     """How a run ended, and where it is. `load_policy()` gives the best policy."""
 
     reason: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import itertools
 import re
@@ -15,7 +16,6 @@ from typing import Any, Generic, TypeVar
 from raypid.errors import CodeError, ConfigError, UserError, shown
 from raypid.extras import MissingPackage, install_hint
 from raypid.modules import apart, defined, import_named, located, names_file
-from raypid.names import ALGORITHMS as OTHER_ALGORITHMS
 from raypid.ownership import path_hint
 
 T = TypeVar("T")
@@ -98,6 +98,42 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     return f" Known: {', '.join(sorted(known))}." if len(known) <= _MOST_KNOWN else ""
+
+
+COMING_FROM = "docs/coming-from/ says what other libraries' names are here."
+
+
+def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> str:
+    """Return the message about names that do not exist: what each is called here, or else the nearest known names.
+
+    Args:
+        kind: what they should name, such as "setting".
+        known: the names that fit, settings or flags. What is near another name of a setting is near that setting.
+    """
+    shown = {_plain(name): name for name in known}
+    shown |= {other: shown[ours] for other, ours in other_names("ALIASES").items() if ours in shown}
+    told, link = list[str](), ""
+    for name in names:
+        if ours := other_names("ANSWERS").get(_plain(name)):
+            told.append(f"{name!r} is {shown.get(ours, ours)!r} here.")
+            continue
+        near = dict.fromkeys(shown[other] for other in suggest(_plain(name), shown))
+        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        link = link if near else f" {COMING_FROM}"
+        told.append(f"Unknown {kind} {name!r}.{hint}")
+    return " ".join(told) + link
+
+
+def _plain(name: str) -> str:
+    """The name of a setting, for a flag."""
+    return name.removeprefix("--").replace("-", "_")
+
+
+@functools.cache
+def other_names(table: str) -> Mapping[str, str]:
+    """Return a table of `raypid.compat.names`: names of other libraries -> ours."""
+    names: Mapping[str, str] = import_string(f"raypid.compat.names:{table}")
+    return names
 
 
 def import_string(entry: str) -> Any:
@@ -229,7 +265,6 @@ class Registry(Generic[T]):
         hint: ends the message about an unknown name.
         base: "module:Class" that every entry must derive from; "" accepts any object.
         reserved: names that users cannot take either.
-        answers: names that other libraries have, without case and signs -> what to do here.
     """
 
     def __init__(
@@ -240,9 +275,8 @@ class Registry(Generic[T]):
         *,
         base: str = "",
         reserved: Iterable[str] = (),
-        answers: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind, self.hint, self.base, self.answers = kind, hint, base, answers or {}
+        self.kind, self.hint, self.base = kind, hint, base
         self._entries: dict[str, T | str] = dict(entries or {})
         self._own = frozenset(self._entries).union(reserved)
 
@@ -301,8 +335,6 @@ class Registry(Generic[T]):
             UserError: an unknown name, with the nearest known ones, or an object of the wrong type.
         """
         if name not in self._entries and ":" not in name and not names_file(name):
-            if told := self.answers.get(re.sub("[^a-z0-9]", "", name.lower())):
-                raise UserError(f"Unknown {self.kind} {name!r}. {told}")
             raise UserError(f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._entries)}{self.hint}")
         entry = self._entries.get(name, name)
         found: T = import_string(entry) if isinstance(entry, str) else entry
@@ -371,7 +403,7 @@ ALGORITHMS: Registry[Any] = Registry("algorithm", {
     "ES": "raypid.algorithms.es:ES",
     "ARS": "raypid.algorithms.es:ARS",
 }, " One of your own is 'module:Class', or registered before (raypid.register_algorithm).",
-    base="raypid.algorithms.base:Algorithm", answers=OTHER_ALGORITHMS)  # fmt: skip
+    base="raypid.algorithms.base:Algorithm")  # fmt: skip
 REPLAYS: Registry[type] = Registry("replay", {
     "uniform": "raypid.replay.uniform:UniformReplay",
     "prioritized": "raypid.replay.prioritized:PrioritizedReplay",

@@ -19,7 +19,6 @@ from raypid.changes import changes_of, described, first_settings
 from raypid.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
 from raypid.errors import shown
 from raypid.marked import check_file, read_marked
-from raypid.names import answer
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
 from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
@@ -29,11 +28,6 @@ from raypid.trust import check_names
 
 OPTIONS = {"checkpoint_interval": 0, "keep_checkpoints": 1, "final_episodes": 0}
 """What `raypid train` does besides training, as far as a file may say it -> the least value."""
-OTHER_WORDS = {
-    "checkpoint_freq": "checkpoint_interval", "keep_checkpoints_num": "keep_checkpoints", "trial_resources": "resources",
-    "resources_per_trial": "resources", "max_concurrent_trials": "max_concurrent",
-}  # fmt: skip
-"""What Ray Tune calls the same."""
 PROGRAM = "program"
 """Key in params.json of the class whose own `run` and `update` trained (`raypid.DistributedAgent`)."""
 RUN_WORDS = ("run", "stop", "config", "out", "tuned", *OPTIONS)
@@ -46,8 +40,6 @@ VARIES = (
 """How a grid or a distribution begins: {"grid_search": [1, 4]}."""
 _ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragment_length", "gamma", "run", "stop"}
 """What every version wrote into params.json, and hardly anybody writes into a file of settings."""
-_ZOO = {"n_timesteps", "policy", "n_envs", "env_wrapper"}
-"""Keys by which RL-Zoo's files are known."""
 _EXAMPLES = {"--stop": '{"time_total_s": 60}', "--env-config": '{"size": 8}'}
 """Options -> what they take; the others take settings."""
 _SAVED_BESIDE = {
@@ -106,23 +98,6 @@ def file_of(text: str) -> Path | None:
     return None if text.lstrip().startswith(("{", "[")) else Path(text.removeprefix("@"))
 
 
-def check_layout(at: str, values: Mapping[str, object]) -> None:
-    """Answer RL-Zoo's files, which have settings by environment.
-
-    Raises:
-        ConfigError: it is such a file.
-    """
-    blocks = [value for value in values.values() if isinstance(value, Mapping)]
-    if len(blocks) < len(values) or any("run" in block or "config" in block for block in blocks):
-        return
-    name = next((key for key, block in values.items() if isinstance(block, Mapping) and _ZOO & block.keys()), None)
-    if name is not None:
-        raise ConfigError(
-            f"{at} looks like RL-Zoo's, settings by environment. Name the algorithm, and give the settings under config: "
-            f"{name}: {{run: PPO, env: {name}, stop: 100000, config: {{learning_rate: 0.001}}}}; `raypid train -f FILE` runs it."
-        )
-
-
 def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
     """The file's name ("" for JSON text), and what it holds."""
     path = file_of(text)
@@ -151,17 +126,14 @@ def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
 def _written(where: str, values: Mapping[str, object], option: str) -> RunRequest:
     """Take apart what somebody has written."""
     at, use = where or option, f"use -f {where or 'FILE'}"
-    check_layout(at, values)
     words: dict[str, Any] = {}
     settings: dict[str, object] = {}
     for key, value in values.items():
-        name = canonical(key)
-        word = OTHER_WORDS.get(name, name)
-        if _says_nothing(word, value):
+        word = canonical(key)
+        if word in ("num_samples", "repeat") and value == 1:
             continue
         if word in SEVERAL_WORDS:
-            more = f" {answer(word)}" if word == "resources" else ""
-            raise ConfigError(f"{at}: {key} is for experiments, which have several runs: {use}.{more}")
+            raise ConfigError(f"{at}: {key} is for experiments, which have several runs: {use}.")
         if word in RUN_WORDS:
             words[word] = value
         else:
@@ -174,15 +146,6 @@ def _written(where: str, values: Mapping[str, object], option: str) -> RunReques
     _check_single(at, use, settings, words.get("run"))
     found = RunRequest(settings=Given(settings, "file" if where else "flag", at), **_checked(at, words))
     return found.from_source("file", at)
-
-
-def _says_nothing(word: str, value: object) -> bool:
-    """Whether this is a word of Ray Tune's that asks for what is done in any case."""
-    return (
-        (word == "checkpoint_at_end" and value is True)
-        or (word == "max_failures" and value in (0, None))
-        or (word in ("num_samples", "repeat") and value == 1)
-    )
 
 
 def saved_options(values: Mapping[str, object]) -> dict[str, int]:

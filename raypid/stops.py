@@ -1,4 +1,4 @@
-"""When a run ends, as people write it: a number of steps, a time, or criteria by the names of results here or elsewhere."""
+"""When a run ends, as people write it: a number of steps, a time, or criteria by the names of results."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from raypid.errors import ConfigError, shown
-from raypid.names import STOPS
 from raypid.plain_data import read_json
 
 STEPS, SECONDS = "timesteps_total", "time_total_s"
@@ -17,34 +15,15 @@ _UNITS = {"": (STEPS, 1), "k": (STEPS, 1e3), "K": (STEPS, 1e3), "M": (STEPS, 1e6
           "min": (SECONDS, 60), "h": (SECONDS, 3600)}  # fmt: skip
 _FORMS = "a number of environment steps (100000, 1e6, 100k), a time (90s, 10min, 2h), or criteria such as reward=200,time=600"
 
-WORDS = {
-    STEPS: ("timesteps", "total_timesteps", "num_timesteps", "n_timesteps", "stop_timesteps", "steps"),
-    "episode_reward_mean": ("stop_reward",),
-    "training_iteration": ("stop_iters", "iterations"),
-}
-"""Stop criteria -> what stands in their place elsewhere: options of the command line, keywords in Python."""
-
-
-def stop_with(stop: Any, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The stop criteria with those that are given as keywords among `settings`, and the rest of these.
-
-    Raises:
-        ConfigError: two of them say different things of one result.
-    """
-    rest = dict(settings)
-    found = {(word, key): rest.pop(word) for key, words in WORDS.items() for word in words if word in rest}
-    if not found:
-        return stop, rest
-    whole = read_stop(stop)
-    for (word, key), given in found.items():
-        value = _number(given)
-        if whole.setdefault(key, value) != value:
-            raise ConfigError(f"{word}={shown(given)} and another argument say two things of {key}: give one of them.")
-    return whole, rest
+SHORT = {
+    "reward": "episode_reward_mean", "evaluation/reward": "evaluation/episode_reward_mean", "time": SECONDS, "steps": STEPS,
+    "timesteps": STEPS, "episodes": "episodes_total", "iterations": "training_iteration",
+}  # fmt: skip
+"""Short forms of stop criteria -> the keys of results."""
 
 
 def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
-    """Read stop criteria: a number of steps, or text as the command line has it, or a mapping whose keys may have other names.
+    """Read stop criteria: a number of steps, or text as the command line has it, or a mapping whose keys may be short forms (`SHORT`).
 
     Returns:
         Names of results here -> values, which are not checked any further (`raypid.run.known_keys.check_stop`).
@@ -62,11 +41,6 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     return {name: value}
 
 
-def called_here(stop: object) -> list[str]:
-    """Say of stop criteria that were given by another name what they are called here."""
-    return [f"{key} is called {STOPS[key]} here" for key in _criteria(stop, "stop") or () if key in STOPS]
-
-
 def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
     """The criteria of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
     if isinstance(stop, str) and stop.lstrip().startswith("{"):
@@ -82,7 +56,7 @@ def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
     for key, value in stop.items():
         if not isinstance(key, str):
             raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
-        ours = STOPS.get(key, key)
+        ours = SHORT.get(key, key)
         value = _number(value)
         if ours in found and found[ours] != value:
             raise ConfigError(f"{names[ours]!r} and {key!r} are the same criterion: give one of them.")

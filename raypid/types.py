@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar,
 import numpy as np
 from numpy.typing import NDArray
 
-from raypid.names import Named
-
 if TYPE_CHECKING:
     import torch
 
@@ -84,7 +82,7 @@ def tree_concat(trees: Sequence[Tree], axis: int = 0) -> Tree:
 
 
 @dataclass(slots=True)
-class Final(Named):
+class Final:
     """The true last observations of K episodes whose environment reset within the same step.
 
     obs[k] follows row t[k] of stream b[k].
@@ -120,7 +118,7 @@ class Moments(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rows(Named):
+class Rows:
     """T consecutive rows of B streams.
 
     obs and first have one row more than the other fields. `valid` is False on rows that are not real
@@ -215,7 +213,7 @@ def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
 
 
 @dataclass(slots=True)
-class Weights(Named):
+class Weights:
     """One version of a policy's parameters: a flat buffer and a table that names its parts."""
 
     version: int
@@ -277,7 +275,7 @@ class Collective(Protocol):
 
 
 @dataclass(slots=True)
-class Transition(Named):
+class Transition:
     """N rows for off-policy learning, each folded from up to n consecutive steps."""
 
     obs: Tree
@@ -293,7 +291,7 @@ class Transition(Named):
 
 
 @dataclass(slots=True)
-class Sample(Named):
+class Sample:
     """N rows drawn from a replay buffer, with their probabilities and importance weights."""
 
     data: Transition
@@ -323,7 +321,7 @@ class Sequences(Rows):
 
 
 @dataclass(slots=True)
-class Gradients(Named):
+class Gradients:
     """The gradient of a loss over a worker's own rows, taken at the weights that the worker acted with."""
 
     flat: Array
@@ -343,7 +341,7 @@ class Gradients(Named):
 
 
 @dataclass(slots=True)
-class Fitness(Named):
+class Fitness:
     """Returns of n pairs of antithetic perturbations.
 
     Pair k played weights + sigma * e and weights - sigma * e, where e is the slice of P numbers of the noise table that
@@ -379,7 +377,7 @@ def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class Update(Named):
+class Update:
     """The result of one update of the learner."""
 
     metrics: dict[str, float]
@@ -407,7 +405,7 @@ class LearnerCopy:
 
 
 @dataclass(slots=True)
-class Report(Named):
+class Report:
     """Counts and times of one collect call. The loop reads the report, while the data are passed on by reference."""
 
     worker_index: int

@@ -46,7 +46,7 @@ def test_unknown_keys_name_the_nearest(key: str, near: str) -> None:
 
 def test_unknown_keys_of_the_model_say_where() -> None:
     for values in ({"model.hiden": [1]}, {"model": {"hiden": [1]}}):
-        with pytest.raises(ConfigError, match="In 'model': Unknown setting 'hiden'. Did you mean 'hidden'"):
+        with pytest.raises(ConfigError, match="Unknown setting 'model.hiden'. Did you mean 'model.hidden'"):
             PPOConfig.from_dict(values)
 
 
@@ -263,3 +263,34 @@ def test_a_setting_with_two_names() -> None:
     assert Config.from_dict({"init_from": None, "weights_file": "b"}).init_from == "b"
     with pytest.raises(ConfigError, match="'weights_file' and 'init_from' are the same setting"):
         Config.from_dict({"weights_file": "a", "init_from": "b"})
+
+
+def test_two_names_of_one_setting_must_say_the_same() -> None:
+    """But another name wins over ours where that has the default, as in a copy of DEFAULT_CONFIG."""
+    config = {**PPOConfig().to_dict(), "num_sgd_iter": 3}
+    for values in (config, dict(reversed(config.items())), {"n_epochs": 3, "update_epochs": 3}):
+        assert PPOConfig.from_dict(values).num_epochs == 3
+    for several in ({"num-epochs": 4, "num-sgd-iter": 3}, {"n_epochs": 4, "update_epochs": 3}):
+        with pytest.raises(ConfigError, match="are the same setting: give one"):
+            PPOConfig.from_dict(several)
+
+
+def test_all_unknown_names_are_said_at_once() -> None:
+    class Drone:
+        def __init__(self, wind: float = 0.0) -> None: ...
+
+    with pytest.raises(ConfigError) as error:
+        PPOConfig.from_dict({"recover": 1, "lrr": 1, "wind": 2, "model": {"hiden": [8]}, "env": Drone})
+    assert str(error.value) == (
+        "'recover' is 'resume' here. Unknown setting 'lrr'. Did you mean 'lr'? Unknown setting 'wind'. Unknown setting 'model.hiden'. "
+        "Did you mean 'model.hidden'? docs/coming-from/ says what other libraries' names are here. "
+        "The environment takes arguments as env_config={'wind': ...}."
+    )
+
+
+def test_what_is_no_setting_cannot_be_set() -> None:
+    config: Any = PPOConfig()
+    with pytest.raises(AttributeError, match="'PPOConfig' object has no attribute 'num_env_runners'"):
+        config.num_env_runners = 2
+    with pytest.raises(ConfigError, match=r"Named alone it is model=\{'network': 'wide'\}"):
+        config.replace({"model": "wide"})

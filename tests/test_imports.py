@@ -31,14 +31,13 @@ FILES = {
         "changes.py",
         "compat/__init__.py",
         "compat/paths.py",
-        "names.py",
         "modules.py",
         "extras.py",
         "address.py",
         "neighbours.py",
     ],
     "registry": ["registry.py", "trust.py", "arguments.py", "project.py"],
-    "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "keywords.py", "settings/*"],
+    "config": ["config.py", "saved_settings.py", "run_file.py", "stops.py", "settings/*"],
     "storage": ["state_tree.py", "checkpoint.py"],
     "ops": ["ops/*"],
     "nn": ["nn/*"],
@@ -55,6 +54,7 @@ FILES = {
     "tune": ["tune/*"],
     "deploy": ["deploy.py"],
     "public": ["__init__.py", "agents.py"],
+    "compat": ["compat/*"],
     "cli": ["cli/*", "__main__.py"],
 }
 BELOW_ROLES = {"hooks", "base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tune": BELOW_ROLES | {"roles", "reporting", "run", "experiments"},
     "deploy": BELOW_ROLES | {"roles"},
     "public": BELOW_ROLES | {"roles", "run", "envcheck"},
+    "compat": set(),
     "cli": BELOW_ROLES | {"roles", "reporting", "run", "envcheck", "experiments", "tune", "deploy", "public"},
 }
 RAY_FILES = {

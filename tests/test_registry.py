@@ -114,6 +114,7 @@ NEAR = [
     ("timesteps", SETTINGS, ""),
     ("log_dir", SETTINGS, ""),
     ("verbose", SETTINGS, ""),
+    ("wind", SETTINGS, ""),
     ("render", SETTINGS, ""),
     ("wandb", SETTINGS, ""),
     ("max_steps", SETTINGS, ""),
@@ -184,7 +185,7 @@ def test_environments_are_suggested_without_versions_and_namespaces(given: str, 
 
 def test_algorithms_are_known_in_any_case_and_by_their_file(tmp_path: Path) -> None:
     assert [ALGORITHMS.canonical(name) for name in ("ppo", "Apex", "a2C", "nosuch")] == ["PPO", "ApeX", "A2C", "nosuch"]
-    with pytest.raises(UserError, match="Unknown algorithm 'Dreamer-V3'. It is not here; there are no world models"):
+    with pytest.raises(UserError, match="Unknown algorithm 'Dreamer-V3'. Known: A2C, A3C"):
         ALGORITHMS.get("Dreamer-V3")
     (tmp_path / "mine.py").write_text("from raypid.algorithms.a2c import A2C\nclass Mine(A2C): pass\n")
     assert ALGORITHMS.get(f"{tmp_path}/mine.py:Mine").__name__ == "Mine"

@@ -86,7 +86,7 @@ def test_an_end_and_parts_of_a_group_by_flags_change_nothing_else(shell: Shell) 
 
 FILES = {
     "flat.yaml": "run: PPO\nenv: CartPole-v1\nseed: 3\nstop: {training_iteration: 1}\nlr: 1e-3\nmodel: {hidden: [8]}\nfinal_episodes: 0\n",
-    "nested.yaml": "run: PPO\nenv: CartPole-v1\nseed: 3\nstop: {training_iteration: 1}\ncheckpoint_freq: 2\nfinal_episodes: 0\n"
+    "nested.yaml": "run: PPO\nenv: CartPole-v1\nseed: 3\nstop: {training_iteration: 1}\ncheckpoint_interval: 2\nfinal_episodes: 0\n"
     "config: {lr: 1e-3, model.hidden: [8]}\n",
     "nested.json": '{"run": "PPO", "final_episodes": 0, "stop": {"training_iteration": 1}, "config": '
     '{"env": "CartPole-v1", "seed": 3, "lr": 1e-3, "model": {"hidden": [8]}}, "out": "named"}',
@@ -99,7 +99,7 @@ def test_both_read_the_same_keys(name: str, shell: Shell) -> None:
     (one, _), (other, _) = explained(shell, "--config", name), explained(shell, "-f", name)
     assert one == other
     assert (one["run"], one["lr"], one["model.hidden"], one["seed"]) == ("PPO", 1e-3, [8], 3)
-    assert one.get("checkpoint_interval") == (2 if "checkpoint_freq" in FILES[name] else None)
+    assert one.get("checkpoint_interval") == (2 if "checkpoint_interval" in FILES[name] else None)
     assert one["out"] == ("named" if "named" in FILES[name] else "a new folder") and one["final_episodes"] == 0
 
 
@@ -137,7 +137,6 @@ REFUSED = [
     ("repeat: 3", "repeat is for experiments, which have several runs: use -f file.yaml"),
     ("num_samples: 2", "use -f file.yaml"),
     ("population: {interval: 10}", "use -f file.yaml"),
-    ("trial_resources: {cpu: 1}", "use -f file.yaml"),
     ("mine: {run: PPO, env: CartPole-v1}", "'mine' is an experiment with a name: use -f file.yaml"),
     ("lr: 1\nconfig: {lr: 2}", "'lr' stands both beside config and within it"),
     ("config: 3", "config takes a mapping"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raypid.config import ConfigError
-from raypid.stops import called_here, read_stop
+from raypid.stops import read_stop
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,3 @@ def test_what_is_accepted(given: object, read: dict[str, object]) -> None:
 def test_what_is_refused(given: object, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         read_stop(given)
-
-
-def test_other_names_are_told() -> None:
-    told = ["reward is called episode_reward_mean here"]
-    assert (
-        called_here("reward=3,timesteps_total=5") == called_here('{"reward": 3}') == called_here({"reward": 3}) == told
-    )
-    assert called_here("100") == called_here(None) == []

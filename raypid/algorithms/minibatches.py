@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
-from raypid.names import Named
 from raypid.nn.pipeline import Inputs
 from raypid.types import Array, ArrayT, Collective, Tensor, TreeOf, to_numpy, tree_map
 
@@ -39,7 +38,7 @@ def mean(x: Array) -> float:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Held(Named):
+class _Held:
     """The part of a batch that this learner holds."""
 
     share: Share | None = None

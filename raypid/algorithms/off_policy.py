@@ -13,7 +13,6 @@ import numpy as np
 from raypid.algorithms.base import USUAL, Algorithm, Scalar, State, check_size, metric_tensors, square
 from raypid.config import Config, ConfigError, ModelConfig, unless
 from raypid.extras import need
-from raypid.names import Named
 from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
@@ -197,7 +196,7 @@ class TemperatureConfig:
 
 
 @dataclass(slots=True)
-class TransitionBatch(Named):
+class TransitionBatch:
     """N rows of a sample as tensors on the learner's device: what `OffPolicy.step` learns from."""
 
     inputs: TorchInputs

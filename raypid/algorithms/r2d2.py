@@ -15,7 +15,6 @@ import numpy as np
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
 from raypid.config import ConfigError, ModelConfig, unless
-from raypid.names import Named
 from raypid.nn.q_head import q_values
 from raypid.tunable import Choices, of_model, tunable
 from raypid.types import Sample, Sequences, Tensor
@@ -99,7 +98,7 @@ class R2D2Config(DQNConfig):
 
 
 @dataclass(slots=True)
-class SequenceBatch(Named):
+class SequenceBatch:
     """N sequences as tensors on the learner's device."""
 
     inputs: TorchInputs

@@ -19,15 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from raypid import __version__, names
+from raypid import __version__
 from raypid.cli.options import HELP_ALL, with_flags
-from raypid.config import ELSEWHERE, canonical
 from raypid.errors import UserError, one_line, reason, shown
 from raypid.extras import install_hint
 from raypid.ownership import put_on_path
 from raypid.phases import Phases
 from raypid.project import find_project, foreign_project, not_imported
-from raypid.registry import ALGORITHMS, suggest
+from raypid.registry import ALGORITHMS, did_you_mean, unknown
 from raypid.reporting.status_line import StatusLine
 from raypid.reporting.streams import lenient_output
 
@@ -58,7 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     2: bad input; 130: Ctrl-C twice, or before a run has started.
     """
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
-    arguments[:1] = [names.SAME_COMMANDS.get(word, word) for word in arguments[:1]]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     with _recorded_ctrl_c() as came, lenient_output() as output:
@@ -177,23 +175,16 @@ def _refuse_command(arguments: Sequence[str]) -> NoReturn:
     """Raise a UserError that says which command is meant."""
     given = arguments[0]
     if given.startswith("-"):
-        known = ("--run", "--algo", "--env", "--stop", "--timesteps", "--config", "--resume")
+        known = ("--run", "--env", "--stop", "--timesteps", "--config", "--resume")
         which = "train" if given.partition("=")[0] in known else "COMMAND"
         raise UserError(f"Name a command before {given}: raypid {which} {given} ... `raypid --help` shows them.")
-    if given in names.COMMANDS:
-        ours = names.COMMANDS[given]
-        folder = f" {shlex.quote(arguments[1]) if arguments[1:] else 'DIR'}" if ours.endswith("--resume") else ""
-        raise UserError(f"Unknown command {given!r}. Here it is `raypid {ours}{folder}`.")
     if ALGORITHMS.canonical(given) in ALGORITHMS:
         env = arguments[1] if arguments[1:] and not arguments[1].startswith("-") else "NAME"
         line = shlex.join(["raypid", "train", "--run", ALGORITHMS.canonical(given), "--env", env, *arguments[2:]])
         raise UserError(f"Unknown command {given!r}. An algorithm is trained by `{line}`.")
     if told := _named_by_option(given):
         raise UserError(f"Unknown command {given!r}. {told}`raypid train --help` shows how to train.")
-    near = suggest(given, COMMANDS)
-    raise UserError(
-        f"Unknown command {given!r}. {'Did you mean ' + ' or '.join(near) + '?' if near else 'There are ' + ', '.join(COMMANDS) + '.'}"
-    )
+    raise UserError(f"Unknown command {given!r}.{did_you_mean(given, COMMANDS)}")
 
 
 def _unmarked(error: Exception) -> str:
@@ -242,8 +233,7 @@ def dashed(argument: str) -> str:
 
 def _named_by_option(argument: str) -> str:
     """The option that names what was given without one; "" if none does."""
-    script = re.fullmatch(r"(?:.*/)?([a-z0-9]+)(?:_\w+)?\.py", argument)  # CleanRL's ppo.py, dqn_atari.py
-    if (run := ALGORITHMS.canonical(script[1] if script and not Path(argument).exists() else argument)) in ALGORITHMS:
+    if (run := ALGORITHMS.canonical(argument)) in ALGORITHMS:
         return f"An algorithm is named by --run {run}. "
     if re.search(r"\.(ya?ml|json)$", argument):
         return f"A file is named by `raypid train -f {argument}`. "
@@ -259,26 +249,5 @@ def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoRetu
         takes_env = "--env" in parser._option_string_actions
         told = only_one or (next(filter(None, map(_named_by_option, arguments)), "") if takes_env else "")
         raise UserError(f"Unexpected argument {arguments[0]!r}. {told}{hint}")
-    options = [*dict.fromkeys(options)]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    meant = {option: _meant(option, flags) for option in options}
-    if len(meant) == 1:
-        raise UserError(f"Unknown option {options[0]!r}. {meant[options[0]] or hint}")
-    each = " ".join(f"{option}: {text or 'nothing here is like it.'}" for option, text in meant.items())
-    raise UserError(f"{len(meant)} unknown options. {each}")
-
-
-def _meant(option: str, flags: Sequence[str]) -> str:
-    """What an unknown option is called here, or may be meant to be; "" if nothing is near."""
-    name = option.lstrip("-").removeprefix("model.").replace("-", "_")
-    if ours := ELSEWHERE.get(name, "").replace("_", "-"):
-        # `raypid eval` has --episodes, which is evaluation_num_episodes elsewhere
-        called = (f"--model.{ours}", f"--{ours}", f"--{ours.rpartition('-')[2]}")
-        return f"Here it is called {next((flag for flag in called if flag in flags), f'--{ours}')}."
-    if told := names.answer(option) or names.answer(canonical(name)):
-        return told
-    if option.startswith("--no-"):  # as CleanRL turns off what is true or false
-        on = f"--{canonical(name.removeprefix('no_'))}".replace("_", "-")
-        return f"Write {on} false." if on in flags else _meant(option.replace("--no-", "--", 1), flags)
-    near = suggest(option, [flag for flag in flags if not flag.endswith("-")])  # --lambda- is for Python's lambda_
-    return f"Did you mean {' or '.join(near)}?" if near else ""
+    raise UserError(unknown("option", dict.fromkeys(options), flags))

@@ -46,7 +46,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         help="as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name",
     )
     add("--env", dest="env_option", metavar="ENV", help=argparse.SUPPRESS)  # as for train
-    add("--run", "--algo", dest="run", metavar="NAME", help=argparse.SUPPRESS)  # to say that there is none
+    add("--run", metavar="NAME", help=argparse.SUPPRESS)  # to say that there is none
     add("--env-config", metavar="JSON", help="keyword arguments of the environment")
     for name, (low, text) in _SETTINGS.items():
         add(f"--{name.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)

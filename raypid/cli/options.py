@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
-from raypid.config import ALIASES, OWN_ALIASES, Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.config import Config, ModelConfig, Settings, field_docs, type_hints
 from raypid.errors import UserError
+from raypid.registry import other_names
 from raypid.tunable import SEARCH
 
 SETTING = "setting:"
@@ -85,9 +86,8 @@ def add_settings(
         text = _described(doc, value if type(settings) is not Config else None, full=full)
         add = partial(group.add_argument, **about)
         add(option_of(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
-        for other in (other for other, ours in ALIASES.items() if ours == name):
-            within = [option_of(f"model.{other}")] if name.startswith("model.") and other not in OWN_ALIASES else []
-            add(option_of(other), *within, dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
+        for other in (other for other, ours in other_names("ALIASES").items() if ours == name):
+            add(option_of(other), dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
 
 
 def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:

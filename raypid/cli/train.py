@@ -18,15 +18,15 @@ from raypid import project, run_file
 from raypid.arguments import declared, declares
 from raypid.cli import dashed
 from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder, option_of
-from raypid.config import OURS_TOO, Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
+from raypid.config import Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.errors import UserError, shown
 from raypid.modules import entry_name, names_file
 from raypid.ownership import run_folder_of
-from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
+from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model, other_names
 from raypid.reporting.logger import read_params
 from raypid.run_file import read_runs
 from raypid.settings.request import RunRequest, join
-from raypid.stops import STEPS, WORDS, called_here, read_stop
+from raypid.stops import STEPS, read_stop
 from raypid.trust import check_names
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from raypid.experiments.experiment import Experiment
     from raypid.run.resolve import SettledRun
 
-_STOP = "stop:"
-SAME_AS_STOP = {tuple(f"--{word.replace('_', '-')}" for word in words): key for key, words in WORDS.items()}
-"""Options of other libraries -> the stop criterion that they are."""
 _TEXTS = (
     "env",
     "evaluation_env",
@@ -136,15 +133,13 @@ def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
 
 def _add_options(add: Callable[..., object], more: Callable[..., object]) -> None:
     """Add what is no setting of a run: by `add` what the short help shows, by `more` the rest."""
-    more("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     text = (
         "what ends the run: environment steps in all (100000, 100k; also --timesteps N), time (90s, 10min), or the first of several results "
         "(reward=200,time=600 or '{\"evaluation/episode_reward_mean\": 200}')"
     )
     add("--stop", metavar="N|JSON", help=text)
-    for flags, key in SAME_AS_STOP.items():
-        more(*flags, dest=f"{_STOP}{key}", metavar="N", help=argparse.SUPPRESS)
+    more("--timesteps", metavar="N", help=argparse.SUPPRESS)
     add("--out", metavar="DIR", help="the run's folder (default: a new one under runs/)")
     text = "go on with the run, or experiments, in this folder; without DIR: with the run in that of --out, which begins if it is not there"
     add("--resume", nargs="?", const=True, metavar="DIR", help=text)
@@ -171,8 +166,8 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
 def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     """The options that say which others there are."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", "--algo", "--algorithm", dest="run", nargs="?")
-    for flag, dest in (("--out", "out"), ("--env-id", "env_id"), *_NAMED):
+    early.add_argument("--run", nargs="?")
+    for flag, dest in (("--out", "out"), *_NAMED):
         early.add_argument(flag, dest=dest, nargs="?")
     early.add_argument("--resume", nargs="?", const=True)
     early.add_argument("-f", "--file", dest="file", nargs="?")
@@ -181,7 +176,6 @@ def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
     named = early.parse_known_args(argv)[0]
     named.resume = named.out if named.resume is True else named.resume
     named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
-    named.env = named.env or named.env_id
     return named
 
 
@@ -280,8 +274,6 @@ def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str 
                     )
                 taken[dashed(flag)] = owner
             _add_declared(group, action, f"{SETTING}{setting}.{action.dest}")
-    if "--env-id" not in taken:  # CleanRL's name of --env; gym_env has one of its own
-        parser.add_argument("--env-id", dest=f"{SETTING}env", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
@@ -357,9 +349,10 @@ def settings_of(options: argparse.Namespace) -> Given:
 
 def _by_our_names(given: Given) -> Given:
     """The settings by our names, where these need no remark."""
-    ours = Given({canonical(key) if key.replace("-", "_") in OURS_TOO else key: value for key, value in given.items()})
-    for key in given:
-        ours.sources[canonical(key) if key.replace("-", "_") in OURS_TOO else key] = given.sources_of(key)
+    plain = other_names("UNREMARKED")
+    names = {key: plain.get(key.replace("-", "_"), key) for key in given}
+    ours = Given({names[key]: value for key, value in given.items()})
+    ours.sources = {names[key]: given.sources_of(key) for key in given}
     return ours
 
 
@@ -384,7 +377,6 @@ def request_of(options: argparse.Namespace) -> RunRequest:
         overwrite=options.overwrite,
         trust=options.trust,
         options={name: value for name in _COUNTS if (value := getattr(options, name)) is not None},
-        notes=tuple(called_here(options.stop)),
         is_whole=True,
         python=False,
     )
@@ -517,17 +509,14 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
     if given and not isinstance(given, Mapping) and os.path.isfile(given.removeprefix("@")):
         given = run_file.read_values(given, "--stop")
     stop = read_stop(given or None, "--stop")
-    for flags, key in SAME_AS_STOP.items():
-        text = getattr(options, f"{_STOP}{key}")
-        if text is None:
-            continue
-        typed = [word.partition("=")[0] for word in options.argv]
-        flag = next((flag for flag in flags if flag in typed), flags[0])
-        (unit, value) = next(iter(read_stop(text, flag).items()))
-        if unit != "timesteps_total":
-            raise ConfigError(f"{flag} takes a number, not {shown(text)}.")
-        if stop.setdefault(key, value) != value:
-            raise ConfigError(f"{flag} {text} and --stop say two things of {key}: give one of them.")
+    if options.timesteps is not None:
+        steps = read_stop(options.timesteps, "--timesteps")
+        if steps.keys() != {STEPS}:
+            raise ConfigError(f"--timesteps takes a number of environment steps, not {shown(options.timesteps)}.")
+        if stop.setdefault(STEPS, steps[STEPS]) != steps[STEPS]:
+            raise ConfigError(
+                f"--timesteps {options.timesteps} and --stop give two numbers of steps: give one of them."
+            )
     return stop if given or stop else None
 
 

@@ -66,7 +66,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
 
 def _add_options(add: Callable[..., object]) -> None:
     """Add what is no setting of a run."""
-    add("--algo", "--algorithm", dest="run", metavar="NAME", type=algorithm_name, help=argparse.SUPPRESS)
     add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     add("--trials", metavar="N", type=partial(at_least, 1), help=f"most settings to try (default: {_TRIALS})")
     add("--budget", metavar="TIME", help=f"wall time of everything, such as 90s, 10m, 2h (default: {_BUDGET})")
@@ -104,7 +103,7 @@ def _add_options(add: Callable[..., object]) -> None:
 def _settings_of(argv: Sequence[str]) -> tuple[type[Config], str]:
     """The settings of the algorithm that `argv` names, and its name; those of every algorithm and "" if it names none."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", "--algo", "--algorithm", nargs="?")
+    early.add_argument("--run", nargs="?")
     name = early.parse_known_args(argv)[0].run
     if isinstance(name, str):
         with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it

@@ -1,1 +1,1 @@
-"""What others call the same: names of other libraries, as data. Nothing of raypid imports it by itself: `raypid.registry.other_names` looks here."""
+"""Other libraries' names, as data. Only `raypid.registry.other_names` reads them, and only when they are needed."""

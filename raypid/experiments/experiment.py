@@ -11,7 +11,6 @@ from pathlib import Path
 
 from raypid.changes import first_settings
 from raypid.config import (
-    ELSEWHERE,
     Config,
     ConfigError,
     Given,
@@ -19,9 +18,7 @@ from raypid.config import (
     Source,
     canonical,
     is_none,
-    means_else,
     renamed,
-    several,
     type_hints,
 )
 from raypid.errors import UserError, shown
@@ -29,19 +26,17 @@ from raypid.experiments.population import FACTORS, Population
 from raypid.experiments.variants import GRID, check_spec, is_drawn, specs, word_of
 from raypid.experiments.variants import WORDS as SPECS
 from raypid.marked import Keys, Marked, read_marked
-from raypid.names import STOPS, answer
 from raypid.ownership import SIGNATURE
-from raypid.registry import ALGORITHMS, did_you_mean, suggest
-from raypid.run_file import OPTIONS, OTHER_WORDS, check_layout, is_record
+from raypid.registry import ALGORITHMS, did_you_mean, suggest, unknown
+from raypid.run_file import OPTIONS, is_record
 from raypid.settings.request import RunRequest
-from raypid.stops import read_stop
+from raypid.stops import SHORT, read_stop
 
 WORDS = (
-    "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "tuned", "max_concurrent", "population",
-    *OPTIONS,
+    "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "local_dir", "tuned", "max_concurrent",
+    "population", *OPTIONS,
 )  # fmt: skip
 """Keys of an experiment; env and seed are settings too."""
-_ANSWERED = ("local_dir", "checkpoint_at_end", "max_failures")
 _GROUPS = ("model", "env_config", "agent_config", "custom_args")
 """Settings that are mappings, so that an experiment of one of these names would be mistaken for it."""
 RESOURCES = ("cpu", "gpu", "driver_cpu_limit")
@@ -176,7 +171,6 @@ def blocks_of(marked: Marked) -> list[Mapping[str, object]]:
 
 def _experiments(marked: Marked, above: RunRequest, stem: str) -> list[Experiment]:
     values = marked.values
-    check_layout(marked.path or "This", values)
     words = [key for key in values if _is_flat(key)]
     if words or not values:
         return [_Reader(marked, (), stem, values, above, flat=True).experiment()]
@@ -207,7 +201,7 @@ def _known() -> list[str]:
 def _is_flat(key: str) -> bool:
     name = canonical(key)
     first = name.partition(".")[0]
-    return name in (*WORDS, *OTHER_WORDS, *_ANSWERED) or first in _GROUPS or name in type_hints(Config)
+    return name in WORDS or first in _GROUPS or name in type_hints(Config)
 
 
 class _Reader:
@@ -232,53 +226,33 @@ class _Reader:
         """Names of settings as they were written."""
         self._keys: dict[str, Keys] = {}
         """Settings -> where they lie in the file."""
-        self._unknown: dict[str, str] = {}
-        """Names that are not known, as they were marked -> what to say of them."""
-        unknown: list[tuple[str, object, Keys]] = []
+        self._unknown: list[str] = []
+        """Names that are not known."""
+        others: list[tuple[str, object, Keys]] = []
         for key, value in values.items():
             if not isinstance(key, str):
                 raise self.where.error(f"The name of a setting is text, not {shown(key)}.")
-            word = OTHER_WORDS.get(canonical(key), canonical(key))
-            if word in (*WORDS, *_ANSWERED) and word not in ("env", "seed"):
+            word = canonical(key)
+            if word in WORDS and word not in ("env", "seed"):
                 self._mark(word, (*keys, key))
                 if word in self.words:
                     raise self.where.error(f"{key!r} and {word!r} are the same: give one of them.", word)
                 self.words[word] = value
                 for inner in value if word == "stop" and isinstance(value, Mapping) else ():
-                    self._mark(f"stop.{STOPS.get(inner, inner)}", (*keys, key, inner))
+                    self._mark(f"stop.{SHORT.get(inner, inner)}", (*keys, key, inner))
             else:
-                unknown.append((key, value, (*keys, key)))
+                others.append((key, value, (*keys, key)))
         self._check_name()
         self.run = self._run()
         self.defaults: Config = ALGORITHMS.get(self.run).Config()
-        for key, value, place in unknown:
-            if canonical(key).partition(".")[0] not in type_hints(type(self.defaults)):
-                self._mark(key, place)
-                self._unknown[key] = self._unknown_key(key)
-                continue
+        for key, value, place in others:
             self._add(key, value, place)
         self._read_config(keys)
-        self._refuse_unknown()
-        hints = type_hints(type(self.defaults))
-        workers = self.settings.get("num_workers", self.defaults.num_workers)
-        learners = self.settings.get("num_learners", self.defaults.num_learners)
-        for key in self._written:
-            if told := means_else(key, hints, workers, learners):
-                raise self.where.error(told, canonical(key))
+        if self._unknown:
+            known = [*WORDS, *type_hints(type(self.defaults)), *(f"model.{name}" for name in type_hints(ModelConfig))]
+            raise self.where.error(unknown("setting", self._unknown, known), canonical(self._unknown[0]))
         for name, value in self.settings.items():
             self._check_value(name, value, self._keys[name])
-
-    def _refuse_unknown(self) -> None:
-        """Say of all names that are not known what they are called here, or may be meant to be."""
-        if len(self._unknown) == 1:
-            name, told = self._unknown.popitem()
-            raise self.where.error(told, name)
-        if self._unknown:
-            each = " ".join(
-                (f"Line {self.lines[name]}, " if name in self.lines else "") + several(told)
-                for name, told in self._unknown.items()
-            )
-            raise self.where.error(f"{len(self._unknown)} unknown settings. {each}", next(iter(self._unknown)))
 
     def _mark(self, name: str, keys: Keys) -> None:
         if self.marked.path:
@@ -312,14 +286,6 @@ class _Reader:
         except UserError as error:
             raise self.where.error(error, "run") from None
 
-    def _unknown_key(self, key: str) -> str:
-        name = canonical(key)
-        if name in ELSEWHERE or answer(name):
-            return self._refusal(key, None)
-        near = suggest(name, [*WORDS, *type_hints(type(self.defaults))])
-        hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"An experiment has {', '.join(WORDS)}."
-        return f"Unknown key {key!r}. {hint}"
-
     def _read_config(self, keys: Keys) -> None:
         config = self.words.pop("config", None)
         if config is not None and not isinstance(config, Mapping):
@@ -329,6 +295,8 @@ class _Reader:
         for key, value in (config or {}).items():
             if not isinstance(key, str):
                 raise self.where.error(f"The name of a setting is text, not {shown(key)}.", "config")
+            if canonical(key) in WORDS and key not in ("env", "seed"):
+                raise self.where.error(f"{key} belongs to the experiment, beside config and not within it.", "config")
             self._add(key, value, (*keys, "config", key))
 
     def _add(self, key: str, value: object, place: Keys) -> None:
@@ -346,7 +314,7 @@ class _Reader:
         first, _, rest = name.partition(".")
         hints = type_hints(type(self.defaults))
         if first not in hints or (first == "model" and rest and rest.partition(".")[0] not in type_hints(ModelConfig)):
-            self._unknown[name] = self._refusal(key, None)
+            self._unknown.append(key)
             return
         self._written.append(key)
         self._keys[name] = place
@@ -408,7 +376,6 @@ class _Reader:
         address = settings.pop("address", None)
         if address is not None and not isinstance(address, str):
             raise where.error("All trials run on one cluster: address takes no grid.", "address")
-        self._check_answered()
         words = {"max_concurrent": 1, **OPTIONS}
         counts = {name: self._whole(name, words[name]) for name in words if self.words.get(name) is not None}
         max_concurrent = counts.pop("max_concurrent", None)
@@ -602,12 +569,3 @@ class _Reader:
             if value is not None and (not isinstance(value, str | Path) or not str(value) or "\0" in str(value)):
                 raise self.where.error(f"{word} takes the name of a folder, not {shown(value)}.", word)
         return Path(str(out)) if out is not None else Path(str(parent or "runs")).expanduser() / self.name
-
-    def _check_answered(self) -> None:
-        """Take what means the same here as in Ray Tune, and answer what does not."""
-        if self.words.get("checkpoint_at_end", True) is not True:
-            raise self.where.error(
-                "A run always saves a checkpoint at its end: leave checkpoint_at_end out.", "checkpoint_at_end"
-            )
-        if self.words.get("max_failures", 0) not in (0, None):
-            raise self.where.error(f"{answer('max_failures')}", "max_failures")

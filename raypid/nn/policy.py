@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from raypid import names
 from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
 from raypid.errors import UserError
-from raypid.keywords import OBS, other_words
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
@@ -71,11 +69,6 @@ class DeployedPolicy:
         parts = (origin, self.policy.spec.brief(), f"{steps:,} steps" if isinstance(steps, int) else "")
         return f"<DeployedPolicy: {', '.join(filter(None, parts))}>"
 
-    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
-
-        def __getattr__(self, name: str) -> object:
-            raise names.missing_method(self, name)
-
     def reset(self, mask: Array | None = None) -> None:
         """Begin new episodes: in all streams, or where mask [B] bool is true.
 
@@ -95,7 +88,6 @@ class DeployedPolicy:
                 )
             self._first = self._first | mask
 
-    @other_words(OBS)
     def act(self, obs: object, *, explore: bool = False) -> Any:
         """Choose an environment action for obs [*], or actions for obs [B, *]; greedy unless `explore`.
 

@@ -11,7 +11,6 @@ raypid's own loops (`run/loops.py`) use the classes beneath, with supervision, r
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.checkpoint import CheckpointError, refusing
 from raypid.errors import UserError, reason
-from raypid.keywords import other_words
-from raypid.names import ROLE_METHODS, missing_field
 from raypid.neighbours import nothing_at
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
@@ -113,22 +110,7 @@ def _checked(setup: Setup, role: str) -> Setup:
     )
 
 
-class _Role:
-    def __init_subclass__(cls) -> None:
-        """Let the constructor and all methods answer what they do not take."""
-        for name in dir(cls):
-            method = getattr(cls, name)
-            is_ours = inspect.isfunction(method) and method.__module__.startswith("raypid.")
-            if is_ours and (name == "__init__" or not name.startswith("_")) and not hasattr(method, "__wrapped__"):
-                setattr(cls, name, other_words()(method))
-
-    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
-
-        def __getattr__(self, name: str) -> object:
-            raise missing_field(self, name, ROLE_METHODS)
-
-
-class Rollout(_Role):
+class Rollout:
     """Acts in `num_envs_per_worker` environments with the weights it is given.
 
     Args:
@@ -180,7 +162,7 @@ class Rollout(_Role):
             self._worker.close()
 
 
-class Replay(_Role):
+class Replay:
     """Stores trajectories and draws transitions from them, uniformly or (with the setting `prioritized`) by priority.
 
     Args:
@@ -302,7 +284,7 @@ class Replay(_Role):
         return self._buffer.load(folder)
 
 
-class ParameterServer(_Role, _ParameterServer):
+class ParameterServer(_ParameterServer):
     """Holds the newest weights: the learner pushes, rollouts and evaluator pull; `save` and `restore` keep them on disk.
 
     Args:
@@ -316,7 +298,7 @@ class ParameterServer(_Role, _ParameterServer):
         super().__init__(_checked(setup, "ParameterServer").network)
 
 
-class Learner(_Role):
+class Learner:
     """Holds the algorithm: its networks, optimizers, and the moments that observations and rewards are normalised by.
 
     Algorithms that learn from what comes in have `update`. Algorithms with replay have `observe` and `learn`.
@@ -504,7 +486,7 @@ class Learner(_Role):
         self._learner.set_weights(weights)
 
 
-class Evaluator(_Role, _Evaluator):
+class Evaluator(_Evaluator):
     """Plays whole episodes with the weights it is given, in environments of its own (`evaluation_env`).
 
     Args:
@@ -518,7 +500,6 @@ class Evaluator(_Role, _Evaluator):
         super().__init__(_checked(setup, "Evaluator").evaluation)
         self._check = NetworkCheck(setup.network, self.policy)
 
-    @other_words(dict.fromkeys(("episodes", "num_eval_episodes", "n_eval_episodes"), "num_episodes"))
     def evaluate(
         self,
         weights: Weights,

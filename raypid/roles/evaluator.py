@@ -12,9 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from raypid.envs import EnvSpec, VectorEnv, stream_seeds
-from raypid.names import Named
 from raypid.nn.policy import make_policy
-from raypid.outcome import Result
 from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, longest_episode, register_networks
 from raypid.types import Array, Weights
 
@@ -40,7 +38,7 @@ class Order(NamedTuple):
 
 
 @dataclass(slots=True)
-class Evaluation(Named):
+class Evaluation:
     """Returns and lengths of the episodes, in stream order, with the version that played them."""
 
     rewards: Array
@@ -59,19 +57,17 @@ class Evaluation(Named):
     def summary(self) -> dict[str, float]:
         """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""
         n = len(self.rewards)
-        return Result(
-            {
-                "episode_reward_mean": float(self.rewards.mean()),
-                "episode_reward_ci95": ci95(self.rewards),
-                "episode_reward_std": float(self.rewards.std(ddof=1)) if n > 1 else 0.0,
-                "episode_reward_min": float(self.rewards.min()),
-                "episode_reward_max": float(self.rewards.max()),
-                "episode_len_mean": float(self.lengths.mean()),
-                "episodes": n,
-                "episodes_cut": self.cut,
-                "weights_version": self.version,
-            }
-        )
+        return {
+            "episode_reward_mean": float(self.rewards.mean()),
+            "episode_reward_ci95": ci95(self.rewards),
+            "episode_reward_std": float(self.rewards.std(ddof=1)) if n > 1 else 0.0,
+            "episode_reward_min": float(self.rewards.min()),
+            "episode_reward_max": float(self.rewards.max()),
+            "episode_len_mean": float(self.lengths.mean()),
+            "episodes": n,
+            "episodes_cut": self.cut,
+            "weights_version": self.version,
+        }
 
 
 _Z95 = 1.9599639845400536

@@ -52,7 +52,7 @@ class ParameterServer:
                 f"ParameterServer.push: refused weights of version {weights.version:,}, since version {version:,} is here; "
                 "rollouts go on with that one. Let the learner go on from it, with learner.set_weights(server.pull()), or replace it, "
                 "with server.reset(learner.weights()). Further refusals are only counted, in metrics()['refused'].",
-                stacklevel=3,
+                stacklevel=2,
             )
         return version
 

@@ -11,7 +11,6 @@ from raypid import checkpoint
 from raypid.address import NotJoined
 from raypid.config import ConfigError
 from raypid.errors import shown
-from raypid.keywords import other_words
 from raypid.outcome import Outcome
 from raypid.registry import ALGORITHMS, Registries, get_registry
 from raypid.run.calls import algorithm_of, request_of
@@ -153,7 +152,6 @@ class Agent(Training):
                 "smaller, num_workers=0 without Ray."
             ) from error
 
-    @other_words(stop=True)
     def fit(
         self,
         stop: int | float | Mapping[str, object] | None = None,

@@ -17,7 +17,6 @@ from raypid.algorithms.base import Algorithm
 from raypid.config import Config, ConfigError, overlay
 from raypid.envs import entry_of
 from raypid.extras import need
-from raypid.keywords import EPISODES, other_words
 from raypid.modules import entry_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
@@ -264,7 +263,6 @@ class DistributedAgent:
             raise KeyboardInterrupt
         return outcome.result
 
-    @other_words(stop=True)
     def fit(
         self,
         stop: int | float | Mapping[str, object] | None = None,
@@ -296,7 +294,6 @@ class DistributedAgent:
         finally:
             agent.change_evaluations(evaluation_interval=0)
 
-    @other_words(EPISODES)
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""
         return self._built().eval(num_eval_episodes)

@@ -11,10 +11,9 @@ from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.config import Config, ConfigError
 from raypid.errors import shown
-from raypid.names import STOPS, STOPS_ANSWERED
 from raypid.registry import ALGORITHMS, suggest
 from raypid.roles.evaluator import EVALUATION_METRICS
-from raypid.stops import read_stop
+from raypid.stops import SHORT, read_stop
 
 _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
@@ -128,12 +127,8 @@ def check_stop(stop: object, known: KnownKeys) -> dict[str, float]:
 
 
 def _meant(key: str, known: KnownKeys) -> str:
-    """What is called so elsewhere, or may be meant; else what people stop at."""
-    usual = [name for name in known.keys if "/" in key or not name.startswith(("lost/", "timing/"))]
-    near = [] if key in STOPS_ANSWERED else suggest(key, [*usual, *STOPS])
-    if near:
-        return f"Did you mean {' or '.join(f'{name!r} ({STOPS[name]})' if name in STOPS else repr(name) for name in near)}?"
-    return (
-        STOPS_ANSWERED.get(key)
-        or f"People stop at {', '.join(name for name in USUAL if name in known.keys)}; docs/run-folder.md has all."
-    )
+    """The criteria that an unknown one may be meant for, else those that are usual."""
+    keys = [name for name in known.keys if "/" in key or not name.startswith(("lost/", "timing/"))]
+    if near := suggest(key, [*keys, *SHORT]):
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    return f"Usual criteria are {', '.join(name for name in USUAL if name in known.keys)}; docs/run-folder.md has all."

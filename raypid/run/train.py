@@ -21,7 +21,7 @@ from raypid.run.run import RunOptions
 from raypid.run.stopping import already_finished
 from raypid.run_file import OPTIONS
 from raypid.settings.request import RunRequest, join
-from raypid.stops import read_stop, stop_with
+from raypid.stops import read_stop
 
 
 def train(
@@ -64,12 +64,11 @@ def train(
         checkpoint_interval: see overwrite.
         keep_checkpoints: see overwrite.
         final_episodes: see overwrite.
-        settings: those of the algorithm, and `callbacks`. total_timesteps, timesteps and their kin are stop criteria, as elsewhere.
+        settings: those of the algorithm, and `callbacks`.
 
     Raises:
         UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
     """
-    stop, settings = stop_with(stop, settings)
     run = named_algorithm("train", run, env, settings)
     is_distributed = inspect.isclass(run) and issubclass(run, DistributedAgent)
     name = None if run is None or is_distributed else algorithm_of(run)

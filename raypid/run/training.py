@@ -8,7 +8,6 @@ import math
 import os
 import time
 import weakref
-from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,24 +17,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from raypid import checkpoint, names
+from raypid import checkpoint
 from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
 from raypid.checkpoint import Checkpoint
 from raypid.config import (
     Config,
     ConfigError,
-    read_otherwise,
     renamed,
-    setting_told,
 )
 from raypid.errors import Diverged, Halted, UserError, shown
-from raypid.keywords import DIR, EPISODES, OBS, other_words
 from raypid.modules import entry_name
 from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, save_policy
 from raypid.ops.normalizer import saved_moments
-from raypid.outcome import Outcome, Result
+from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile
 from raypid.phases import phase
 from raypid.registry import ALGORITHMS
@@ -93,13 +89,13 @@ def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
         ValueError, KeyError, TypeError: one is missing or cannot be.
     """
     counters = _checked(counters)
-    return Result(
-        training_iteration=counters["iteration"],
-        timesteps_total=counters["timesteps_total"],
-        episodes_total=counters["num_episodes"],
-        learner_updates_total=counters["num_updates"],
-        time_total_s=counters["time_total_s"],
-    )
+    return {
+        "training_iteration": counters["iteration"],
+        "timesteps_total": counters["timesteps_total"],
+        "episodes_total": counters["num_episodes"],
+        "learner_updates_total": counters["num_updates"],
+        "time_total_s": counters["time_total_s"],
+    }
 
 
 def _numbers(array: Array) -> list[float]:
@@ -110,18 +106,7 @@ def _numbers(array: Array) -> list[float]:
     return numbers
 
 
-class _Answering(ABCMeta):
-    """The type of agents' classes: `raypid.PPO.load` is answered as `agent.load` is."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(cls, name: str) -> object:
-            if name == "DEFAULT_CONFIG":
-                raise AttributeError("An Agent has no DEFAULT_CONFIG before its algorithm is named; raypid.PPO has.")
-            raise names.missing_method(cls, name)
-
-
-class Training(metaclass=_Answering):
+class Training:
     """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds ways to ask for it, and whole runs (`fit`).
 
     Args:
@@ -154,7 +139,7 @@ class Training(metaclass=_Answering):
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
         given = resolved.request.settings
-        self.notes = [*system.notes, *renamed(given), *read_otherwise(given, resolved.config), *resolved.notes]
+        self.notes = [*system.notes, *renamed(given), *resolved.notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.changes`)."""
@@ -284,7 +269,6 @@ class Training(metaclass=_Answering):
 
     # -- training --------------------------------------------------------------------------------------------------
 
-    @other_words()
     def train(self, num_train_steps: int | None = None) -> dict[str, float]:
         """Run one iteration, or as many as `num_train_steps` environment steps take; returns the last one's result.
 
@@ -523,11 +507,10 @@ class Training(metaclass=_Answering):
         episodes = [r.episode_metrics for r in turn.reports]
         for name in sorted({n for metrics in episodes for n in metrics}):
             result[f"custom/{name}"] = float(np.mean([v for metrics in episodes for v in metrics.get(name, [])]))
-        return Result(result)
+        return result
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    @other_words(EPISODES)
     def eval(
         self, num_eval_episodes: int | None = None, *, explore: bool = False, seed: int | None = None
     ) -> dict[str, float]:
@@ -570,7 +553,6 @@ class Training(metaclass=_Answering):
             self._policy_is_current = True
         return self._policy
 
-    @other_words(OBS)
     def act(self, obs: object, *, explore: bool = False) -> Any:
         """Choose an action for one observation [*], or actions for a batch [B, *], with the current weights; greedy unless `explore`.
 
@@ -597,16 +579,8 @@ class Training(metaclass=_Answering):
         ]
         return f"<{self.run} on {entry_name(self.config.env)}: {', '.join(parts)}{', closed' * self._closed}>"
 
-    if not TYPE_CHECKING:  # a type checker would accept any name, and so hide typos
-
-        def __getattr__(self, name: str) -> object:
-            if name == "learn":  # it has the reader's number
-                return names.learn
-            raise names.missing_method(self, name, setting_told(vars(self).get("config"), name))
-
     # -- state -----------------------------------------------------------------------------------------------------
 
-    @other_words(DIR)
     def save(
         self, folder: str | Path | None = None, score: float | None = None, *, patience_s: float | None = None
     ) -> Path:
@@ -700,7 +674,6 @@ class Training(metaclass=_Answering):
         """The result of a method of the running learner's; of several, that of the first."""
         return self.backend.get(self.context.learner.submit(method))
 
-    @other_words()
     def set_weights(self, weights: Weights) -> None:
         """Go on from these weights, and their moments.
 
@@ -738,7 +711,6 @@ class Training(metaclass=_Answering):
         end = {} if self.run_end is None else {"run_end": self.run_end}
         return {"timesteps_total": self.timesteps, **counts, **saved, **owed, "rollbacks": self.rollbacks, **end}
 
-    @other_words(dict.fromkeys(("folder", "checkpoint_dir"), "path"))
     def restore(self, path: str | Path) -> None:
         """Go on from a checkpoint, a run's folder (its newest checkpoint) or a folder of checkpoints, with this agent's settings.
 

@@ -5,8 +5,6 @@ Importing this imports ray.tune, and registers every algorithm with it by name, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from raypid.extras import need
 
 # isort: off
@@ -42,15 +40,6 @@ __all__ = [
     "AgentTrainable", "Ended", "ExploitError", "choice", "grid_search", "lograndint", "loguniform", "normal", "qloguniform", "qrandint",
     "quniform", "randint", "run_experiments", "trainable", "uniform",
 ]  # fmt: skip
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name):
-        """Say of a name that Ray Tune has, as `tune.Tuner`, that it is there."""
-        known = not name.startswith("_") and hasattr(ray.tune, name)
-        told = f" It is Ray's own, ray.tune.{name}, which knows raypid's algorithms once raypid.tune is imported."
-        raise AttributeError(f"module 'raypid.tune' has no attribute {name!r}.{told if known else ''}", name=name)
 
 
 def _offer() -> None:

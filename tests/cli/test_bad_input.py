@@ -68,7 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     [
         (["train"], ["--run PPO", "raypid list agents"]),
         (["train", "--run", "PPO"], ["--env"]),
-        (["eval", "runs/x", "--n-eval-episodes", "2"], ["Here it is called --episodes."]),
+        (["eval", "runs/x", "--eval-episode", "2"], ["Unknown option '--eval-episode'"]),
         (["train", "--run", "PPOO", "--env", "CartPole-v1"], ["'PPOO'", "'PPO'"]),
         (["train", "--run", "PPOO", "--env", "CartPole-v1", "--clip", "0.2"], ["'PPOO'", "'PPO'"]),
         (["train", "--run", "PPO", "--env", "CartPol-v1"], ["CartPol-v1", "CartPole-v1"]),
@@ -150,7 +150,7 @@ def contents(folder: Path) -> dict[str, bytes]:
         ([*REPLAY, "DQN", "--env", "CartPole-v1", "--priority-exponent", "0.9"], ["prioritized is true"]),
         ([*TRAIN, "--stop", '{"learner/entropi": 1}'], ["learner/entropi", "learner/entropy"]),
         ([*TRAIN, "--stop", '{"lost/wokers": 1}'], ["lost/workers"]),
-        ([*TRAIN, "--stop", '{"evaluation/rewards": 1}'], ["evaluation/episode_reward"]),
+        ([*TRAIN, "--stop", '{"evaluation/rewards": 1}'], ["evaluation/reward"]),
         (
             [*TRAIN, "--evaluation-interval", "0", "--stop", '{"evaluation/episode_reward_mean": 1}'],
             ["can never be met", "evaluation_interval is 0"],

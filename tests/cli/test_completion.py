@@ -23,7 +23,7 @@ TRIED = [
     ("raypid train --normalize_o", {"--normalize-observations"}),
     ("raypid train --time", {"--time-limit"}),  # other libraries' names are offered where none of ours begins so
     ("raypid train --total-t", {"--total-timesteps"}),
-    ("raypid train --algo pp", {"PPO"}),
+    ("raypid train --run pp", {"PPO"}),
     ("raypid train --env reacher.py:", {"Reach"}),
     ("raypid train --env reacher:R", {"Reach"}),
     ("raypid train --run PPO --stop time_t", {"time_total_s="}),

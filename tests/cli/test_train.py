@@ -388,5 +388,5 @@ def test_what_quiet_leaves_out(in_process: Raypid) -> None:
         "--steps-per-iteration",
         64,
     )
-    done = in_process("train", *words, "--stop", "iters=1", "--out", "run", "--final-episodes", 0, "--quiet")
+    done = in_process("train", *words, "--stop", "iterations=1", "--out", "run", "--final-episodes", 0, "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

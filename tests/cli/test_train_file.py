@@ -72,7 +72,7 @@ def test_flags_win_over_a_file(shell: Shell) -> None:
     more = ("--run", "A2C", "--stop", '{"training_iteration": 1}', "--seed", 4)
     code, _, err = shell("train", "-f", "out.yaml", *more)
     assert code == 2 and err == (
-        "raypid: out.yaml:9: Unknown setting 'num_sgd_iter'. Only PPO, APPO and IMPALA go over a batch several times.\n"
+        "raypid: out.yaml:9: Unknown setting 'num_sgd_iter'. docs/coming-from/ says what other libraries' names are here.\n"
     )
     code, out, err = shell("train", "--file", "out.yaml", "--run", "PPO", *more[2:], "--num-epochs", 3)
     assert (code, err) == (0, "") and "num_sgd_iter is called num_epochs here" in out

@@ -53,7 +53,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ((*TUNE, "--seed", "99"), "[0, 90]"),
         ((*TUNE, "--trials", "0"), "at least 1"),
         ((*TUNE, "--name", "a/b"), "A name for settings"),
-        ((*TUNE, "--triols", "3"), "Did you mean --trials"),
+        ((*TUNE, "--triols", "3"), "Did you mean '--trials'"),
         ((*TUNE, "--callbacks", "nowhere:Mine"), "there is no module 'nowhere'"),
         (("tune", "--resume", "nowhere"), "There is nothing at 'nowhere'"),
         (("tune", "--resume", ".", "--trials", "3"), "holds no search to resume"),

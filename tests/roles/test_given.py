@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,26 +58,6 @@ def short(weights: Any) -> Any:
 SAME_SETUP = r"another environment. Make all roles of a run from the same setup"
 MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     # what is called -> (the call, what the message says)
-    "another's name of a role": (lambda r: roles.ReplayBuffer, r"no attribute 'ReplayBuffer'. It is raypid.roles.Replay, made from"),  # type: ignore[attr-defined]
-    "a role nearly": (lambda r: roles.Evalutor, r"Did you mean Evaluator"),  # type: ignore[attr-defined]
-    "a setting of a buffer": (lambda r: roles.Replay(r.dqn.setup, buffer_size=9), r"Replay takes no 'buffer_size'. Settings belong to the setup: "),  # type: ignore[call-arg]
-    "a setting of a learner": (lambda r: roles.Learner(r.ppo.setup, learning_rate=1), r"Learner takes no.*raypid.setup\(algorithm, env, lr=...\)"),  # type: ignore[call-arg]
-    "a worker's number, nearly": (lambda r: roles.Rollout(r.ppo.setup, worker_idx=1), r"Did you mean 'worker_index'"),  # type: ignore[call-arg]
-    "learner.get_weights": (lambda r: r.ppo.learner.get_weights(), r"'Learner' object has no attribute 'get_weights'. weights\(\) returns"),
-    "learner.train": (lambda r: r.ppo.learner.train(), r"update\(timesteps, \*data\)"),
-    "learner.save": (lambda r: r.ppo.learner.save("x"), r"state_dict\(\) returns all"),
-    "rollout.sample": (lambda r: r.ppo.rollout.sample(), r"collect\(weights, timesteps\)"),
-    "replay.store": (lambda r: r.dqn.replay.store(1), r"add\(worker_index, fragment\)"),
-    "server.get_weights": (lambda r: r.ppo.server.get_weights(), r"pull\(\) returns"),
-    "server.set_weights": (lambda r: r.ppo.server.set_weights(1), r"push\(weights\)"),
-    "evaluator.eval": (lambda r: r.ppo.evaluator.eval(), r"evaluate\(weights, num_episodes\)"),
-    "a method nearly": (lambda r: r.ppo.rollout.colect(), r"Did you mean 'collect'"),
-    "Rollout of nothing": (lambda r: roles.Rollout(), r"Write Rollout\(setup, worker_index=0\); given: nothing. setup: what raypid.setup"),  # type: ignore[call-arg]
-    "Learner of nothing": (lambda r: roles.Learner(), r"Write Learner\(setup\); given: nothing. setup: what raypid.setup"),  # type: ignore[call-arg]
-    "collect nothing": (lambda r: r.ppo.rollout.collect(), r"collect\(weights, timesteps=0\); given: nothing. weights: .* of Learner.weights"),
-    "collect too much": (lambda r: r.ppo.rollout.collect(r.ppo.weights, 0, 1), r"collect\(weights, timesteps=0\); given: Weights, int, int"),
-    "add only data": (lambda r: r.dqn.replay.add(r.dqn.data), r"add\(worker_index, fragment\); given: Trajectory. .*report.worker_index"),
-    "push nothing": (lambda r: r.ppo.server.push(), r"Write ParameterServer.push\(weights\); given: nothing. Hold weights"),
     "Rollout of a name": (lambda r: roles.Rollout("PPO"), r"made from a setup, not from 'PPO': setup = raypid.setup"),  # type: ignore[arg-type]
     "Rollout of a config": (lambda r: roles.Rollout(r.ppo.setup.config), r"not from a PPOConfig"),
     "Learner of a class": (lambda r: roles.Learner(raypid.PPO), r"Learner is made from a setup, not from <class"),  # type: ignore[arg-type]
@@ -314,12 +292,6 @@ def test_what_observe_has_seen_is_part_of_the_state(r: SimpleNamespace) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_episodes_may_be_called_as_agents_call_them(r: SimpleNamespace) -> None:
-    assert len(r.ppo.evaluator.evaluate(r.ppo.weights, num_eval_episodes=2).rewards) == 2
-    with pytest.raises(UserError, match="evaluate takes no 'episode'. Did you mean"):
-        r.ppo.evaluator.evaluate(r.ppo.weights, 1, episode=2)
-
-
 def test_actors_answer_too(r: SimpleNamespace, ray_session: Any) -> None:
     """A future inside a list is not resolved by Ray, and a call without num_returns=2 returns a pair."""
     ray = ray_session
@@ -332,17 +304,3 @@ def test_actors_answer_too(r: SimpleNamespace, ray_session: Any) -> None:
     with pytest.raises(UserError, match="not an ObjectRef: call ray.get on it first"):
         r.dqn.replay.add(0, future)
     ray.kill(replay)
-
-
-def test_a_name_that_is_imported_from_roles_is_answered() -> None:
-    with pytest.raises(ImportError, match=r"It is raypid.roles.Rollout"):
-        exec("from raypid.roles import Worker")
-    exec("from raypid.roles import lasting_noise")
-
-
-def test_a_role_travels_though_it_answers_any_name(r: SimpleNamespace) -> None:
-    """Copies, pickles and Ray ask an object for names that it lacks, also before it has any."""
-    empty = object.__new__(roles.Learner)
-    assert not hasattr(empty, "_learner") and not hasattr(empty, "__deepcopy__")
-    assert copy.deepcopy(r.ppo.server).metrics() == r.ppo.server.metrics()
-    assert list(inspect.signature(roles.Rollout).parameters)[:2] == ["setup", "worker_index"]  # Ray adds one of its own
