@@ -23,11 +23,8 @@ from raypid.registry import ALGORITHMS
 from raypid.roles.evaluator import EVALUATION_METRICS
 from raypid.run.calls import settings_of
 from raypid.run.training import Training
-from raypid.stops import WORDS
 
 SETTINGS = {field for name in ALGORITHMS.names() for field in ALGORITHMS.get(name).Config.__dataclass_fields__}
-ENDS = [word for words in WORDS.values() for word in words]
-"""Keywords that are stop criteria, as elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -296,11 +293,8 @@ class _Reader(ast.NodeVisitor):
             return OPEN
         parameters = dict(signature.parameters)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        other = inspect.getclosurevars(called).nonlocals if hasattr(called, "__wrapped__") else {}
-        ends = dict.fromkeys(ENDS if other.get("stop") else (), "stop")
-        known = {**{name: name for name in parameters}, **(other.get("same") or {}), **ends}
-        taken = {known[name]: value for name, value in keywords.items() if name in known}
-        rest = {name: value for name, value in keywords.items() if name not in known}
+        taken = {name: value for name, value in keywords.items() if name in parameters}
+        rest = {name: value for name, value in keywords.items() if name not in parameters}
         try:
             if rest and not takes_all:
                 raise UserError(f"it takes no {next(iter(rest))!r}")
@@ -337,8 +331,6 @@ class _Reader(ast.NodeVisitor):
             settings = {name: value for name, value in settings.items() if name != "hidden_dim"}
             check_settings(run, settings, knows_all=False)
             return run
-        if called is raypid.train:
-            settings = {name: value for name, value in settings.items() if name not in ENDS}
         places = [*given, bound.get("env")]
         configs = [value for value in places if isinstance(value, Mapping)]
         knows_all = not bound.get("tuned") and not isinstance(bound.get("config"), str) and "path" not in bound

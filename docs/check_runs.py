@@ -83,15 +83,15 @@ def command_problems(words: Sequence[str], own: set[str], *, whole: bool) -> lis
         own: words of the page's code, whose classes may have flags and names of their own.
         whole: whether it is to be run as it is; else it may be the beginning of a command, such as `raypid eval`.
     """
-    shown, name = shlex.join(words), cli.names.SAME_COMMANDS.get(words[1], words[1])
+    shown, name = shlex.join(words), words[1]
     if name == "help":
         return []
     if name not in cli.COMMANDS:
         return [f"there is no command `raypid {name}`"]
     rest = [cli.dashed(word) for word in words[2:]]
-    run = tables.ALGORITHMS.canonical(_value(rest, "--run", "--algo", "--algorithm"))
+    run = tables.ALGORITHMS.canonical(_value(rest, "--run"))
     if ":" in run or run.endswith(".py") or run in own or _is_open(run):
-        rest, run = _without(rest, "--run", "--algo", "--algorithm"), ""
+        rest, run = _without(rest, "--run"), ""
     any_run = ["", *tables.ALGORITHMS.names()] if name in ("train", "tune") else [""]
     first: list[str] = []
     for one in [run] if run else any_run:

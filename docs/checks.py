@@ -27,9 +27,7 @@ from check_python import begun, code_problems, look_up, setting_problems, unboun
 from check_runs import OPEN, all_keys, command_problems, commands, run_file_problems
 from markdown.extensions.toc import slugify
 
-from raypid import names
-from raypid.config import ALIASES, ELSEWHERE, OWN_ALIASES
-from raypid.stops import WORDS
+from raypid.compat.names import ALIASES, ANSWERS, PROMISED
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -40,12 +38,10 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 LANGUAGES = ("python", "yaml", "json", "text")
 """Languages of blocks. A block without one is commands."""
 MARKER = tables.MARKER
-KINDS = ("settings", "results", "expected", "pays", "reference", "file")
+KINDS = ("settings", "results", "expected", "pays", "names", "reference", "file")
 """Kinds of markers."""
 FOREIGN = ("names.md", "coming-from/")
 """Pages that are full of other libraries' names: only what is plainly ours is looked up there."""
-_ANSWERED = "names.md"
-"""The page with names that do not exist on purpose. tests/test_names.py runs its rows."""
 _SUFFIXES = r"py|md|jsonl?|csv|ya?ml|toml|npz|sh|ipynb"
 _TOP = ("raypid", "docs", "tests", "benchmarks", "examples")
 _OTHERS = {"runtime_env", "ConstrainRAMSpace", "KillMode"}
@@ -76,22 +72,19 @@ def problems(uri: str, text: str) -> list[str]:
     """Words of the page's code: what is not ours may be its own."""
     added = set(re.findall(r"register\w*\(\s*[\"'](\w+)", code))
     found = _block_problems(blocks, prose, added)
-    if uri != _ANSWERED:
-        shown = [(code, language == "") for language, code in blocks if language in ("", "text")]
-        for words in {
-            " ".join(c): c for code, all_ours in shown for c in commands(code, all_commands=all_ours)
-        }.values():
-            found += command_problems(words, own, whole=True)
-        for words in [c for name in inline for c in commands(name, all_commands=False)]:
-            found += command_problems(words, own, whole=False)
-        found += [
-            f"`{target}` does not exist"
-            for code, is_all in shown
-            for target in re.findall(r"^make [a-z-]+", code, re.MULTILINE)
-            if is_all and not _is_there(target)
-        ]
-        found += [f"the file {path} does not exist" for path in _missing_files([*(code for code, _ in shown), *inline])]
-        found += [f"`{name}` does not exist" for name in inline if not _is_there(name)]
+    shown = [(code, language == "") for language, code in blocks if language in ("", "text")]
+    for words in {" ".join(c): c for code, all_ours in shown for c in commands(code, all_commands=all_ours)}.values():
+        found += command_problems(words, own, whole=True)
+    for words in [c for name in inline for c in commands(name, all_commands=False)]:
+        found += command_problems(words, own, whole=False)
+    found += [
+        f"`{target}` does not exist"
+        for code, is_all in shown
+        for target in re.findall(r"^make [a-z-]+", code, re.MULTILINE)
+        if is_all and not _is_there(target)
+    ]
+    found += [f"the file {path} does not exist" for path in _missing_files([*(code for code, _ in shown), *inline])]
+    found += [f"`{name}` does not exist" for name in inline if not _is_there(name)]
     if not uri.startswith(FOREIGN):
         found += _name_problems(inline, own, added)
         found += _metric_problems([*inline, code], own)
@@ -199,9 +192,8 @@ def _meant(name: str) -> list[str]:
     name, _, value = name.removeprefix("model.").partition("=")
     if not re.fullmatch(r"[a-z]\w*", name) or name in _ours():
         return []
-    foreign = {**ALIASES, **ELSEWHERE}
-    if name in foreign or name in names.SETTINGS:
-        return [f"it is called `{foreign[name]}`" if name in foreign else names.SETTINGS[name]]
+    if ours := {**ALIASES, **ANSWERS}.get(name):
+        return [f"it is called `{ours}`"]
     near = get_close_matches(name, _settings(), 1, 0.85)
     return [f"is `{near[0]}` meant?"] if near and name != f"{near[0]}s" else []
 
@@ -310,22 +302,23 @@ def _settings() -> frozenset[str]:
 @cache
 def _ours() -> frozenset[str]:
     """Settings, and what other words of raypid's own code are, without its lists of other libraries' names and its sentences."""
-    left_out = r'^(?:ALIASES|ELSEWHERE) = .*?^\}|""".*?"""|\s# [^\n]*'
+    left_out = r'""".*?"""|\s# [^\n]*'
     files = [path for path in sorted((ROOT / "raypid").rglob("*.py")) if path.name != "names.py"]
     code = "\n".join(re.sub(left_out, "", path.read_text(), flags=re.DOTALL | re.MULTILINE) for path in files)
-    return _settings() | OWN_ALIASES.keys() | set(re.findall(r"[A-Za-z_]\w*", code))
+    return _settings() | PROMISED.keys() | set(re.findall(r"[A-Za-z_]\w*", code))
 
 
 @cache
 def _flags() -> frozenset[str]:
     """Every flag of the command line, and of others' commands that the pages show."""
     text = "\n".join(
-        path.read_text() for folder in ("raypid/cli", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))
+        path.read_text()
+        for folder in ("raypid/cli", "raypid/envs", "benchmarks")
+        for path in sorted((ROOT / folder).glob("*.py"))
     )
     flags = {found.replace("-", "_") for found in re.findall(r"[\"'`(\[ ]--([a-z][\w-]*)", text)}
-    settings = _settings() | {word for words in WORDS.values() for word in words}
     networks = {f"model.{name}" for name in tables.ModelConfig.__dataclass_fields__}
-    return frozenset(flags | settings | networks | _FOREIGN_FLAGS)
+    return frozenset(flags | _settings() | networks | _FOREIGN_FLAGS)
 
 
 # -- pages of algorithms ---------------------------------------------------------------------------------------------------

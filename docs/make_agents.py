@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import raypid
-from raypid.config import OWN_ALIASES, Config, ModelConfig, type_hints
+from raypid.compat.names import PROMISED
+from raypid.config import Config, ModelConfig, type_hints
 from raypid.registry import ALGORITHMS
 
 FILE = Path(__file__).parents[1] / "raypid" / "agents.py"
@@ -90,7 +91,7 @@ class {name}(Agent):
     for field in dataclasses.fields(config):
         if field.name == "env":
             continue  # the first argument
-        for key in (field.name, *(alias for alias, ours in OWN_ALIASES.items() if ours == field.name)):
+        for key in (field.name, *(alias for alias, ours in PROMISED.items() if ours == field.name)):
             yield f"            {key}: {accepted(hints[field.name])} = {value(getattr(defaults, field.name))},"
     yield "        ) -> None: ..."
 

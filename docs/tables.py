@@ -19,10 +19,12 @@ from functools import cache
 from pathlib import Path
 
 from raypid.algorithms.base import Algorithm
+from raypid.compat.names import ALIASES, ANSWERS
 from raypid.config import Config, ConfigError, ModelConfig, Settings, describe_type, field_docs, type_hints
 from raypid.experiments.space import ranges_of
 from raypid.registry import ALGORITHMS
 from raypid.run.known_keys import known_keys
+from raypid.stops import SHORT
 from raypid.tuned import HEADINGS, TUNED, cells, record, shown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,6 +87,8 @@ def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
         return file(name)
     if kind == "pays":
         return pays(name)
+    if kind == "names":
+        return names(name)
     makers = {"shared": shared, "model": model, "tuned": tuned}
     if kind == "reference":
         return f"::: {name}" + (f"\n    options: {options.strip()}" if options else "") if site else summary(name)
@@ -124,6 +128,21 @@ def pays(name: str) -> str:
     if name not in makers:
         raise ValueError(f"{name!r} is no table of benchmarks/distributed_pays.py; there are {', '.join(makers)}.")
     return makers[name](distributed_pays.read()).rstrip("\n")
+
+
+def names(table: str) -> str:
+    """Names of other libraries, grouped by ours.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    tables = {"ALIASES": ALIASES, "ANSWERS": ANSWERS, "SHORT": SHORT}
+    if table not in tables:
+        raise ValueError(f"{table!r} is no table of names; there are {', '.join(tables)}.")
+    others: dict[str, list[str]] = {}
+    for other, ours in tables[table].items():
+        others.setdefault(ours, []).append(f"`{other}`")
+    return _table(["here", "other names"], [[f"`{ours}`", ", ".join(found)] for ours, found in sorted(others.items())])
 
 
 # -- settings --------------------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ DEFECTS = {
     ): "`PPO.nosuch` does not exist",
     block("python", "import raypid\n\nraypid.PPO('X', nosuch=1)"): "PPO(...) is refused: Unknown setting 'nosuch'",
     block("python", "import raypid\n\nraypid.PPO('X', config={'nosuch': 1})"): "Unknown setting 'nosuch'",
-    block("python", "import raypid\n\nraypid.PPO('X', model={'nosuch': 1})"): "In 'model': Unknown setting 'nosuch'",
+    block("python", "import raypid\n\nraypid.PPO('X', model={'nosuch': 1})"): "Unknown setting 'model.nosuch'",
     block("python", "import raypid\n\ngiven = dict(nosuch=1)\nraypid.SAC('X', **given)"): "Unknown setting 'nosuch'",
     block(
         "python", "import raypid\n\nc = raypid.PPO.DEFAULT_CONFIG.copy()\nc['nosuch'] = 1\nraypid.PPO('X', c)"
@@ -162,7 +162,7 @@ def test_a_defect_is_refused(checks: Any, planted: str) -> None:
         "`batch_size 64`, `learner/policy_loss`, `model.memory_size`, `my_model`, `my_package.envs:make_target`",
         "`raypid train --run SAC --buffer-size 100`, `raypid train --run ppo --env CartPole-v1 --num_workers 2`",
         "`raypid eval`, `raypid tune --trials N --budget TIME`, `raypid train --run ... --config FILE`, `raypid train --stop`",
-        '`agent.fit(total_timesteps=N)`, `raypid.PPO(env)`, `raypid.train("PPO", env, stop=N)`, `raypid.setup("SAC", env, **settings)`',
+        '`agent.fit(stop=N)`, `raypid.PPO(env)`, `raypid.train("PPO", env, stop=N)`, `raypid.setup("SAC", env, **settings)`',
         "`evaluation/episode_reward_mean`, `evaluation/...`, `lost/shards`, `custom/anything`, `learner/NAME`, `parameter_server/version`",
         block("", "for lr in 1e-3 1e-4; do raypid train --run PPO --env CartPole-v1 --lr $lr --stop 10k; done"),
         block("", "raypid train --env_name gym_env --agent_name default_agent --model_name ppo --env_id CartPole-v1"),
@@ -170,7 +170,7 @@ def test_a_defect_is_refused(checks: Any, planted: str) -> None:
         block("yaml", "lr: 1e-3\nmodel: {hidden: [32]}"),
         block(
             "python",
-            "import raypid\n\nrate, sizes = max(1, 2), list()\nraypid.PPO('X', learning_rate=rate, model={'hidden': sizes}).eval(episodes=3)",
+            "import raypid\n\nrate, sizes = max(1, 2), list()\nraypid.PPO('X', lr=rate, model={'hidden': sizes}).eval(num_eval_episodes=3)",
         )
         + block(
             "python",

@@ -1,1 +1,1 @@
-"""Other libraries' names, as data. Only `raypid.registry.other_names` reads them, and only when they are needed."""
+"""What other programs and earlier versions call things: settings and flags (names.py), modules (paths.py)."""
