@@ -92,7 +92,7 @@ def measure(algorithm: str, env: str, workers: int, seconds: float, settings: di
             next(turns)
         windows = [window(turns, seconds / NUM_WINDOWS) for _ in range(NUM_WINDOWS)]
         row = {name: statistics.median(w[name] for w in windows) for name in windows[0]}
-        lost = agent.context.workers.lost | (agent.context.plan.lost if agent.context.plan else {})
+        lost = agent.context.losses.counts | (agent.context.plan.lost if agent.context.plan else {})
         start_cpu = standing["worker"]["cpu_s"] / workers
         return row | {
             "up_s": up_s,

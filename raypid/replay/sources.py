@@ -34,7 +34,7 @@ from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, 
 from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.plan import Plan
-from raypid.runtime.supervisor import START_S, Losses
+from raypid.runtime.supervisor import START_S, Losses, how_lost
 from raypid.types import Array, Sample, Trajectory, Weights
 
 T = TypeVar("T")
@@ -542,9 +542,8 @@ class ShardedReplay(ReplaySource):
         """
         if self.buffers[index] is not shard:
             return
-        how = f"did not answer within {self.timeout_s:g} s" if isinstance(error, TimeoutError) else "died"
-        what = f"Replay shard {index} of {len(self.buffers)} {how} in {call}."
-        self.losses.count("shards", what, error, ShardsFailed)
+        what = f"Replay shard {index} of {len(self.buffers)} {how_lost(error, self.timeout_s)} in {call}."
+        self.losses.count("shards", what, error, failure=ShardsFailed)
         self.backend.kill(shard)
         self.buffers[index] = self.backend.spawn(self.factory(index), self.places[index])
         self._ahead.clear()

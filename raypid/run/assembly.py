@@ -85,7 +85,7 @@ def assemble(run: ResolvedRun) -> System:
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
         spec = rollout_spec(algorithm, config, network)
         spec.callbacks = run.callbacks if backend.name == "local" else _copied(run.callbacks)
-        losses = Losses(config.max_restarts, kinds_of_losses(config) if backend.name != "local" else ())
+        losses = Losses(config.max_restarts, kinds_of_losses(config))
         builder = _Builder(algorithm, algorithm.portable(config), spec, backend, run.request.program, losses, run.plan)
         with phase(_building(algorithm, config, network)):
             learner = builder.learner()
@@ -93,7 +93,7 @@ def assemble(run: ResolvedRun) -> System:
                 backend.get(learner.submit(Learner.set_weights, run.initial))
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = builder.workers()
-        context = Context(backend, workers, learner, builder.publisher(learner, workers), losses)
+        context = Context(backend, workers, learner, builder.publisher(learner, workers))
         context.fewest = max(1, config.num_learners)
         if algorithm.flow == "replay":
             context.replay = builder.replay_plan(learner)
@@ -229,9 +229,8 @@ class _Builder:
             max(1, c.num_workers),
             num_cpus=c.num_cpus_per_worker,
             timeout_s=c.worker_timeout_s,
-            max_restarts=c.max_restarts,
-            describe=entry_name(c.env),
             losses=self.losses,
+            describe=entry_name(c.env),
         )
         workers.call_all(Rollout.ready)
         return workers

@@ -19,7 +19,7 @@ from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
 from raypid.run.loops import Context
 from raypid.runtime.handle import ArgumentLost, Future, Handle, WorkerLost
-from raypid.runtime.supervisor import GRACE_S, LossBudget, WorkerGroup
+from raypid.runtime.supervisor import GRACE_S, Losses, WorkerGroup
 from raypid.types import Weights
 
 NICENESS = 10
@@ -187,7 +187,7 @@ class Evaluations:
     @property
     def lost(self) -> int:
         """Number of evaluators in a process of their own that died or hung so far."""
-        return 0 if self.beside is None else sum(self.beside.losses.values())
+        return 0 if self.beside is None else sum(self.beside.losses.counts.values())
 
     def _start(self, beside: Beside, iteration: int) -> None:
         self._owed = False
@@ -415,9 +415,8 @@ class Beside(Remote):
         self.node = node
         """Where its process is to be, as long as that node is alive."""
         self._group: EvaluatorGroup | None = None
-        self.losses = {"workers": 0, "timeouts": 0}
+        self.losses = Losses(config.max_restarts)
         """Evaluators that died or hung so far, in all groups."""
-        self._budget = LossBudget(config.max_restarts)
 
     @property
     def busy(self) -> bool:
@@ -427,7 +426,7 @@ class Beside(Remote):
         if self.busy:
             self.close()
         group = self._workers()
-        self._timeouts = self.losses["timeouts"]
+        self._timeouts = self.losses.counts["timeouts"]
         group.timeout_s = self._time_for(order)
         self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
         group.start(0, PoliteEvaluator.evaluate, self._weights, order)
@@ -454,18 +453,16 @@ class Beside(Remote):
     def _workers(self) -> EvaluatorGroup:
         """The group of one evaluator, built if there is none."""
         if self._group is None:
+            self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
             self._group = EvaluatorGroup(
                 self.context.backend,
                 lambda index, restarts: partial(PoliteEvaluator, self.spec),
                 1,
                 num_cpus=0,
                 timeout_s=self.config.worker_timeout_s,
-                max_restarts=self.config.max_restarts,
+                losses=self.losses,
                 describe=self.context.workers.describe,
                 kind="evaluator",
                 node=self.node,
-                losses=self.context.losses,
             )
-            self._group.budget = self._budget
-            self._group.lost = self.losses
         return self._group

@@ -51,23 +51,24 @@ def known_keys(run: str, config: Config) -> KnownKeys:
     learner = _learner_metrics(algorithm, config)
     is_open = learner is None or algorithm.more_metrics
     keys |= {f"learner/{name}" for name in learner or ()}
+    keys |= {f"lost/{kind}" for kind in kinds_of_losses(config)}
     if algorithm.flow == "async":
         keys.add("lost/stale")
     if config.on_divergence == "rollback":
         keys.add("lost/rollbacks")
-    if config.on_ray:
-        keys |= {"lost/nodes", *(f"lost/{kind}" for kind in kinds_of_losses(config))}
     if config.parameter_server:
-        counts = ("version", "pushes", "pulls", "refused")
-        keys |= {"lost/parameter_servers", *(f"parameter_server/{name}" for name in counts)}
+        keys |= {f"parameter_server/{name}" for name in ("version", "pushes", "pulls", "refused")}
     if config.evaluation_interval != 0:
         keys |= {f"evaluation/{name}" for name in (*EVALUATION_METRICS, "timesteps_total")}
     return KnownKeys(frozenset(keys), ("custom/", "learner/") if is_open else ("custom/",))
 
 
 def kinds_of_losses(config: Config) -> list[str]:
-    """The names under lost/ of what is rebuilt in a run on Ray, besides workers, and of what goes with it."""
-    kinds = ["fragments"]
+    """The names under lost/ of roles that may be lost, and of what goes with them."""
+    kinds = ["workers", "timeouts", *(["parameter_servers"] if config.parameter_server else [])]
+    if not config.on_ray:
+        return kinds
+    kinds += ["nodes", "fragments"]
     if config.num_learners:
         kinds += ["learners", "updates"]
     if isinstance(config, OffPolicyConfig):

@@ -37,8 +37,6 @@ class Context:
     learner: Handle
     weights: ByReference
     """Hands the newest weights to workers and evaluator."""
-    losses: Losses = field(default_factory=partial(Losses, 0))
-    """What was lost and rebuilt, besides workers."""
     replay: ReplayPlan | None = None
     """Settings and state of the replay loop; None for the other loops."""
     plan: AsynchronousPlan | None = None
@@ -51,6 +49,11 @@ class Context:
     """Whether to break an iteration off; asked by the asynchronous loop, where calls of workers may take long."""
     num_crashes: int = 0
     """Environments that raised and were rebuilt, evaluations included."""
+
+    @property
+    def losses(self) -> Losses:
+        """What was lost and rebuilt."""
+        return self.workers.losses
 
     def count_crashes(self, tracebacks: Sequence[str], where: str) -> None:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""

@@ -446,7 +446,7 @@ class Training:
 
     def _take_back_updates(self) -> None:
         """Count no longer what was learnt and has been lost with a learner since this was asked last."""
-        lost = self.context.losses.counts.get("updates", 0)
+        lost = self.context.losses.counts["updates"]
         self.num_updates -= lost - self._updates_lost
         self._updates_lost = lost
 
@@ -482,21 +482,15 @@ class Training:
             "learner_updates_total": self.num_updates,
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
-        result |= {f"lost/{k}": v for k, v in self.context.workers.lost.items()}
         result |= {f"lost/{k}": v for k, v in self.context.losses.counts.items()}
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
             result |= {f"storages/{k}": v for k, v in self.context.plan.storages.items()}
-        if self.backend.name != "local":
-            group = self.context.workers
-            fragments = group.data_lost + self.context.losses.counts["fragments"]
-            result |= {"lost/nodes": group.nodes_lost, "lost/fragments": fragments}
         result |= {"lost/env_crashes": self.context.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
         if self.config.parameter_server:
             result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
-            result["lost/parameter_servers"] = self.context.weights.lost
         result |= {
             "timing/env": env,
             "timing/inference": inference,
@@ -773,7 +767,7 @@ class Training:
         counters = mark.counters
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
         self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
-        self._updates_lost = self.context.losses.counts.get("updates", 0)
+        self._updates_lost = self.context.losses.counts["updates"]
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 

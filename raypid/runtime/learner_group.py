@@ -281,7 +281,7 @@ class LearnerGroup:
             while True:
                 what = self._said(lost, call)
                 said = f"{said} {what}".strip()
-                self.losses.count("learners", what, error, LearnersFailed, number=len(lost))
+                self.losses.count("learners", what, error, number=len(lost), failure=LearnersFailed)
                 for rank in lost:
                     self.backend.kill(self.handles[rank])
                     self._wait_for_room(rank, what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,60 +53,68 @@ class WorkersFailed(RuntimeError):
     """More workers were lost within an hour than `max_restarts` allows."""
 
 
-class LossBudget:
-    """How many processes may be lost within LOSS_WINDOW_S: a fault now and then must not end a long run."""
-
-    def __init__(self, max_restarts: int) -> None:
-        self.max_restarts = max_restarts
-        self._times: deque[float] = deque()
-
-    def spend(
-        self, message: str, hint: str = "", error: Exception | None = None, failure: type[Exception] = WorkersFailed
-    ) -> None:
-        """Count a loss, which `error` told of.
-
-        Raises:
-            Of type `failure`: there were more than max_restarts. Its text is the message, what was counted, and the hint.
-        """
-        self._times.append(now := time.monotonic())
-        while now - self._times[0] > LOSS_WINDOW_S:
-            self._times.popleft()
-        if len(self._times) > self.max_restarts:
-            raise failure(
-                f"{message} That is loss number {len(self._times)} within an hour; max_restarts allows {self.max_restarts}.{hint}"
-            ) from error
-
-
 class Losses:
-    """What a run has lost and rebuilt: each told in one line and written to errors.txt. Groups of workers share it and count themselves."""
+    """The processes and data that a run has lost: counts by kind, and a limit on how often a kind of role is rebuilt.
+
+    Each loss is told in one line and written to errors.txt. The limit is `max_restarts` within LOSS_WINDOW_S seconds: a fault now
+    and then must not end a long run.
+    """
 
     def __init__(self, max_restarts: int, kinds: Sequence[str] = ()) -> None:
         self.max_restarts = max_restarts
-        self.counts = dict.fromkeys(kinds, 0)
-        """By kind, under lost/ in results."""
+        self.counts = Counter(dict.fromkeys(kinds, 0))
+        """By kind, under lost/ in results. Workers that were overdue count as timeouts."""
         self.errors = ErrorFile()
+        """Where the errors of lost roles are written."""
         self.tell: Tell = nobody
         """Says one line to the user: what was lost, and what comes back."""
         self.stopping: Callable[[], bool] = lambda: False
-        """Asked while a run waits for what it has lost: whether the run is to end."""
-        self._budgets: dict[str, LossBudget] = {}
+        """Whether the run is to end; asked while it waits for what it has lost."""
+        self._times: defaultdict[str, deque[float]] = defaultdict(deque)
+        """When roles of each kind were lost within the last LOSS_WINDOW_S seconds."""
+
+    def add(self, kind: str, number: int = 1) -> None:
+        """Count losses without a limit, such as rows of replay."""
+        self.counts[kind] += number
 
     def count(
-        self, kind: str, message: str, error: Exception, failure: type[Exception] = WorkersFailed, *, number: int = 1
+        self,
+        kind: str,
+        message: str,
+        error: Exception,
+        *,
+        number: int = 1,
+        failure: type[Exception] = WorkersFailed,
+        hint: str = "",
     ) -> None:
-        """Count roles of a kind that are about to be built anew.
+        """Count `number` roles of a kind that are about to be rebuilt, as one loss within the limit.
 
         Raises:
-            Of type `failure`: more of this kind were lost within an hour than max_restarts allows.
+            Exception: of type `failure`, if there were more losses than max_restarts within an hour. Its text is the message, the
+                number of losses, and the hint.
         """
         self.add(kind, number)
         self.errors.add(f"{message}\n{error}\n\n")
-        budget = self._budgets.setdefault(kind, LossBudget(self.max_restarts))
-        budget.spend(message, error=error, failure=failure)
+        times = self._times["workers" if kind == "timeouts" else kind]
+        times.append(now := time.monotonic())
+        while now - times[0] > LOSS_WINDOW_S:
+            times.popleft()
+        if len(times) > self.max_restarts:
+            raise failure(
+                f"{message} That is loss number {len(times)} within an hour; max_restarts allows {self.max_restarts}.{hint}"
+            ) from error
 
-    def add(self, kind: str, number: int) -> None:
-        """Count what went with a role, such as rows of replay."""
-        self.counts[kind] = self.counts.get(kind, 0) + number
+
+def how_lost(error: Exception, waited_s: float) -> str:
+    """What became of a process, as a clause: "did not answer within 5 s", "died"."""
+    if isinstance(error, TimeoutError):
+        return f"did not answer within {waited_s:g} s"
+    return "ran out of memory" if isinstance(error, OutOfMemory) else "died"
+
+
+def cause_of(error: Exception) -> str:
+    """What is known of the end of a process, to append to a message: ": its process was killed"; "" if nothing is."""
+    return f": {error.how}" if isinstance(error, WorkerLost) and error.how else ""
 
 
 @dataclass(slots=True)
@@ -127,7 +135,7 @@ class WorkerGroup(Generic[R, D]):
     If a call is lost or overdue, its worker is killed and built anew, and `call_all` makes the call again. Methods that are
     called with `start` return a pair (report: R, data: D).
 
-    The workers of a node that is lost are absent until there is room for them, and the others go on. That spends nothing of
+    The workers of a node that is lost are absent until there is room for them, and the others go on. That is not counted towards
     `max_restarts`, which is there for faulty environments: a node has to come back before it can be lost again.
     """
 
@@ -139,21 +147,17 @@ class WorkerGroup(Generic[R, D]):
         *,
         num_cpus: float,
         timeout_s: float,
-        max_restarts: int,
+        losses: Losses,
         describe: str = "",
         kind: Kind = "worker",
         node: str | None = None,
-        losses: Losses | None = None,
     ) -> None:
         self.backend, self.factory = backend, factory
         self.timeout_s, self.describe, self.kind = timeout_s, describe, kind.capitalize()
         self.places = [Place(kind, i, num_cpus, node=node) for i in range(num_workers)]
-        self.budget = LossBudget(max_restarts)
+        self.losses = losses
+        """Counts lost workers, the nodes that they were lost with, and fragments of theirs that were lost on the way."""
         self.restarts = [0] * num_workers
-        self.lost = {"workers": 0, "timeouts": 0}
-        self.nodes_lost = self.data_lost = 0
-        """Nodes that were lost, and what workers had collected and was lost with them."""
-        self.losses = losses or Losses(max_restarts)
         self.absent: set[int] = set()
         self._returning: set[int] = set()
         """Those that were absent and are being built."""
@@ -207,8 +211,8 @@ class WorkerGroup(Generic[R, D]):
             self._end_process(i)
             self._returning.discard(i)
             self.absent.add(i)
-        self.nodes_lost += 1
-        self.lost["workers"] += len(there)
+        self.losses.add("nodes")
+        self.losses.add("workers", len(there))
         what = roles_text(node.places)
         left = f"{len(self.present)} of {len(self)} workers go on" if there else "all workers go on"
         back = " The others come back when there is room for them." if there else ""
@@ -252,10 +256,8 @@ class WorkerGroup(Generic[R, D]):
             time.sleep(0.1)
 
     def reachable(self, data: Sequence[Future[T]]) -> list[Future[T]]:
-        """What workers collected, without what is on lost nodes alone; `data_lost` counts that."""
-        kept = [future for future in data if not self.backend.is_lost(future)]
-        self.data_lost += len(data) - len(kept)
-        return kept
+        """What workers collected, without what is on lost nodes alone, which is counted."""
+        return self._counted([future for future in data if not self.backend.is_lost(future)], len(data))
 
     def intact(self, data: Sequence[Future[T]]) -> list[Future[T]]:
         """The same after a call has failed for want of one of them: each is fetched, so it takes its time."""
@@ -264,7 +266,12 @@ class WorkerGroup(Generic[R, D]):
             with suppress(WorkerLost, TimeoutError):
                 self.backend.get(future, timeout=LOOK_S)
                 kept.append(future)
-        self.data_lost += len(data) - len(kept)
+        return self._counted(kept, len(data))
+
+    def _counted(self, kept: list[Future[T]], num: int) -> list[Future[T]]:
+        """Count as lost the fragments that are missing of `num`."""
+        if missing := num - len(kept):
+            self.losses.add("fragments", missing)
         return kept
 
     def _value(self, future: Future[T], deadline: float) -> T:
@@ -466,16 +473,12 @@ class WorkerGroup(Generic[R, D]):
         if self.handles[index] is not before or index in self.absent:
             return
         overdue = isinstance(error, TimeoutError)
-        what = f"did not answer within {waited_s or self.timeout_s:g} s" if overdue else "died"
-        what = "ran out of memory" if isinstance(error, OutOfMemory) else what
-        how = f": {error.how}" if isinstance(error, WorkerLost) and error.how else ""
         place = self.backend.where(self.handles[index])
-        message = f"{self.kind} {index} ({self.describe}){f' on {place}' if place else ''} {what} in {call}{how}."
-        self.lost["timeouts" if overdue else "workers"] += 1
-        self.losses.errors.add(f"{message}\n{error}\n\n")
+        who = f"{self.kind} {index} ({self.describe}){f' on {place}' if place else ''}"
+        message = f"{who} {how_lost(error, waited_s or self.timeout_s)} in {call}{cause_of(error)}."
         self._end_process(index, interrupt=overdue)
         hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
-        self.budget.spend(message, hint, error)
+        self.losses.count("timeouts" if overdue else "workers", message, error, hint=hint)
         self._begin(index)
         is_back = "It comes back when there is room for it." if index in self.absent else "It is built anew."
         self.losses.tell(f"{message} {is_back}")

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from raypid.runtime.handle import Argument, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerRole
-from raypid.runtime.supervisor import LossBudget, Losses
+from raypid.runtime.supervisor import Losses, cause_of, how_lost
 from raypid.types import Weights
 
 
@@ -29,9 +29,6 @@ class ServerRole(Protocol):
 
 class ByReference(Argument):
     """The newest weights go with each call, by reference. Ray keeps a copy on each node."""
-
-    lost = 0
-    """Servers that were lost so far (always 0 here)."""
 
     def __init__(self, backend: Backend, learner: Handle) -> None:
         self.backend, self.learner = backend, learner
@@ -85,8 +82,7 @@ class ByServers(ByReference):
         losses: Losses,
     ) -> None:
         ByReference.__init__(self, backend, learner)
-        self.factory, self.timeout_s = factory, timeout_s
-        self.losses, self.budget = losses, LossBudget(losses.max_restarts)
+        self.factory, self.timeout_s, self.losses = factory, timeout_s, losses
         self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
         self._generation = -1
@@ -142,20 +138,17 @@ class ByServers(ByReference):
             return False
         except (WorkerLost, TimeoutError) as error:
             lost_by = error
-        self.lost += 1
-        how = f"did not answer within {self.timeout_s:g} s" if isinstance(lost_by, TimeoutError) else "died"
         place = self.backend.where(self.servers[node])
-        why = f": {lost_by.how}" if isinstance(lost_by, WorkerLost) and lost_by.how else ""
-        what = f"{f'The parameter server on {place}' if place else 'A parameter server'} {how}{why}."
-        self.losses.errors.add(f"{what}\n{lost_by}\n\n")
+        who = f"The parameter server on {place}" if place else "A parameter server"
+        what = f"{who} {how_lost(lost_by, self.timeout_s)}{cause_of(lost_by)}."
         self.backend.kill(self.servers[node])
-        if len(self.servers) > 1 and not self.backend.has_room(self.places[node]):
-            del self.servers[
-                node
-            ]  # with its node: workers elsewhere have others, and one that comes back is opened a new one
+        if len(self.servers) > 1 and not self.backend.has_room(self.places[node]):  # it was lost with its node
+            del self.servers[node]  # `of` opens a new one for workers that come to that node again
+            self.losses.add("parameter_servers")
+            self.losses.errors.add(f"{what}\n{lost_by}\n\n")
             self.losses.tell(f"{what} Workers elsewhere have others.")
             return True
-        self.budget.spend(what)
+        self.losses.count("parameter_servers", what, lost_by)
         self.servers[node] = self.backend.spawn(self.factory, self.places[node])
         self.servers[node].submit(ServerRole.reset, self.newest)
         self.losses.tell(f"{what} Another one has the newest weights.")

@@ -68,7 +68,7 @@ def check(mode: str, where: str, run: str, on_ray: bool, tmp_path: Path, **more:
             assert checkpoint.latest(saved) is not None
             return
         outcome = begun()
-        lost = agent.context.workers.lost
+        lost = {kind: agent.context.losses.counts[kind] for kind in ("workers", "timeouts")}
     assert outcome.reason == "training_iteration reached 4" and outcome.checkpoint is not None
     assert (tmp_path / "struck").exists()
     kills = {"workers": int(mode in KILLS and mode != "hang"), "timeouts": int(mode == "hang")}

@@ -28,7 +28,7 @@ from raypid.registry import NETWORKS
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.fitness import FitnessRollout
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.types import Weights, flat_views
 
 F = np.float32
@@ -207,7 +207,7 @@ def test_workers_on_ray_play_what_they_play_here(ray_session: Any) -> None:
             2,
             num_cpus=1,
             timeout_s=60,
-            max_restarts=0,
+            losses=Losses(0),
         )
         weights = backend.put(Weights(0, start.numpy().copy(), start.table))
         calls = workers.call_all_parts(FitnessRollout.collect, weights, {"pairs": 6, "sigma": 0.3})

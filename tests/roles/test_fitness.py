@@ -30,7 +30,7 @@ from raypid.roles.fitness import FitnessRollout
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.types import Weights, concat_fitness
 
 F = np.float32
@@ -315,7 +315,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
         2,
         num_cpus=1,
         timeout_s=60,
-        max_restarts=2,
+        losses=Losses(2),
     )
     weights = roles.put(weights_for(spec.network))
     for restarts in (0, 1):

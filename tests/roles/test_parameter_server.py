@@ -108,7 +108,7 @@ class Nodes(LocalBackend):
 def context(max_restarts: int = 3) -> loops.Context:
     Worker.log = []
     backend = Nodes()
-    workers = WorkerGroup(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, max_restarts=0)
+    workers = WorkerGroup(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, losses=Losses(0))
     learner = backend.spawn(Learner)
     factory = partial(ParameterServer, SPEC)
     more = {"timeout_s": 9.0, "losses": Losses(max_restarts)}
@@ -157,7 +157,7 @@ def test_a_lost_server_is_told_and_built_anew_within_the_budget(tmp_path: Path) 
     server = ctx.weights.servers["node 0"].role
     server.pull = server.ready = gone
     next(loop)
-    assert ctx.weights.lost == 1 and ctx.workers.lost == {"workers": 0, "timeouts": 0}
+    assert ctx.weights.losses.counts["parameter_servers"] == 1 and not ctx.losses.counts["workers"]
     assert told == ["A parameter server died. Another one has the newest weights."]
     assert "A parameter server died.\nthe server died" in (tmp_path / "errors.txt").read_text()
     assert Worker.log[3:] == [(1, 5), (0, 5), (2, 5)]
@@ -173,7 +173,7 @@ def test_by_reference_nothing_can_be_mended() -> None:
     backend = LocalBackend()
     published = ByReference(backend, backend.spawn(Learner))
     published.publish(backend.put(7))  # type: ignore[arg-type]
-    assert not published.mend(None) and published.metrics() == {} and published.lost == 0
+    assert not published.mend(None) and published.metrics() == {}
 
 
 # -- on Ray ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from raypid.run import loops
 from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference
 from raypid.types import Update
 
@@ -33,7 +33,7 @@ def context(backend: Any, plan: Any, seconds: tuple[float, ...], learner: Any) -
         len(seconds),
         num_cpus=0,
         timeout_s=60,
-        max_restarts=0,
+        losses=Losses(0),
     )
     return loops.Context(backend, workers, learner, ByReference(backend, learner), plan=plan)
 

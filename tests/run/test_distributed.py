@@ -26,7 +26,7 @@ from raypid.run import loops
 from raypid.run.distributed import _renamed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference
 from raypid.types import Report, Update
 
@@ -421,7 +421,7 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
     most: list[int] = []
     backend = LocalBackend()
     workers = WorkerGroup(
-        backend, lambda i, r: partial(Worker, i), 4, num_cpus=0, timeout_s=10, max_restarts=0, describe="e"
+        backend, lambda i, r: partial(Worker, i), 4, num_cpus=0, timeout_s=10, losses=Losses(0), describe="e"
     )
     plan = loops.AsynchronousPlan(1, 1, 1, 10, lambda timesteps, i: {}, max_parts=max_parts)
     learner = backend.spawn(Learner)

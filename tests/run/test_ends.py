@@ -23,7 +23,8 @@ from raypid.run import evaluation, events, remarks
 from raypid.run.agent import Agent
 from raypid.run.run import Run, RunOptions
 from raypid.runtime import supervisor
-from raypid.runtime.supervisor import LossBudget, WorkersFailed
+from raypid.runtime.handle import WorkerLost
+from raypid.runtime.supervisor import Losses, WorkersFailed
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
 FRAGILE = {**SMALL, "env": "fragile:Fragile", "vectorizer": "sync"}
@@ -149,13 +150,13 @@ def test_one_that_raises_again_and_again_ends_it_within_moments(tmp_path: Path, 
 def test_losses_of_an_hour_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
-    budget = LossBudget(2)
+    losses = Losses(2)
     for _ in range(20):
-        budget.spend("lost.")
+        losses.count("shards", "lost.", WorkerLost())
         now[0] += 1900.0
-    budget.spend("lost.")
+    losses.count("shards", "lost.", WorkerLost())
     with pytest.raises(WorkersFailed, match=r"^lost\. That is loss number 3 within an hour; max_restarts allows 2\.$"):
-        [budget.spend("lost.") for _ in range(2)]
+        [losses.count("shards", "lost.", WorkerLost()) for _ in range(2)]
 
 
 # -- episodes without an end -----------------------------------------------------------------------------------------

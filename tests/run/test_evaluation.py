@@ -139,7 +139,7 @@ def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algor
     config = {k: v for k, v in WITHIN.items() if k != "num_threads"}
     struck = tmp_path / "struck"
     with Agent(algorithm, config, env_config=evaluator_only("exit", marker=str(struck))) as agent:
-        agent.errors.folder = tmp_path
+        agent.context.losses.errors.folder = tmp_path
         results = train_until(agent, lambda r: MEAN in r)
         assert agent.eval(2)["episode_reward_mean"] == 10.0
     assert MEAN not in results[0] and results[-1][MEAN] == 10.0
@@ -153,7 +153,7 @@ def test_one_that_hangs_in_a_worker_is_overdue(ray_session: Any, tmp_path: Path)
     config = evaluator_only("hang", marker=str(tmp_path / "struck"))
     with Agent("PPO", WITHIN, env_config=config, worker_timeout_s=2.0) as agent:
         assert agent.eval(2)["episode_reward_mean"] == 10.0  # it asks again
-        assert agent.context.workers.lost == {"workers": 0, "timeouts": 1}
+        assert agent.context.losses.counts["timeouts"] == 1
 
 
 @pytest.mark.ci_slow
@@ -185,7 +185,7 @@ def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_
         start = time.monotonic()
         assert agent.evaluations.newest(1, lambda: time.monotonic() > start + 0.5) is None
         agent.save(tmp_path)
-        assert agent.context.workers.lost == {"workers": 0, "timeouts": 0}
+        assert agent.context.losses.counts["timeouts"] == 0
         assert time.monotonic() - start < 60
 
 
@@ -196,7 +196,7 @@ def test_an_interrupted_evaluation_does_not_hold_the_save(ray_session: Any, tmp_
 def test_it_is_niced_and_a_killed_one_is_replaced(ray_session: Any, tmp_path: Path) -> None:
     config = {**FRAGILE, "evaluation_interval": 1, "evaluation_num_episodes": 2}  # the session's Ray has CPUs to spare
     with Agent("PPO", config, env_config={"sleep_s": 0.001}) as agent:
-        agent.errors.folder = tmp_path
+        agent.context.losses.errors.folder = tmp_path
         train_until(agent, lambda r: MEAN in r)
         nice = _ask_evaluator(agent, lambda role: os.nice(0))
         assert nice >= min(19, os.nice(0) + 10)

@@ -10,7 +10,7 @@ import pytest
 
 from raypid.run import loops
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference
 from raypid.types import Report
 
@@ -46,7 +46,7 @@ def context() -> loops.Context:
     Worker.log = []
     backend = LocalBackend()
     workers = WorkerGroup(
-        backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=10, max_restarts=0, describe="e"
+        backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=10, losses=Losses(0), describe="e"
     )
     learner = backend.spawn(Learner)
     return loops.Context(backend, workers, learner, ByReference(backend, learner))

@@ -346,7 +346,7 @@ def kill(ray_session: Any, handle: Any) -> None:
 def test_a_worker_killed_while_the_run_learns(ray_session: Any, tmp_path: Path) -> None:
     more = {"env_config": {"sleep_s": 0.002}, "vectorizer": "sync", "fragment_length": 10, "steps_per_iteration": 400}
     with Agent("DQN", {**DQN, **more}, num_workers=2, num_cpus_per_worker=0.1) as agent:
-        agent.errors.folder = tmp_path
+        agent.context.losses.errors.folder = tmp_path
         agent.train()
         threading.Timer(0.2, kill, (ray_session, agent.context.workers.handles[1])).start()
         for _ in range(30):

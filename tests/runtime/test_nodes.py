@@ -20,7 +20,7 @@ from raypid.run.loops import Context
 from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
 from raypid.runtime.local import Failed, LocalBackend
 from raypid.runtime.nodes import Line, State, Watch, knock, numbers_text, roles_text
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.supervisor import Losses, WorkerGroup
 
 
 class Greeter:
@@ -214,7 +214,7 @@ class Cluster(LocalBackend):
 def cluster() -> tuple[Cluster, Any, list[str]]:
     backend, told = Cluster(), list[str]()
     build = lambda index, restarts: partial(Role, index, restarts)  # noqa: E731
-    workers: Any = WorkerGroup(backend, build, 4, num_cpus=1, timeout_s=5, max_restarts=0)
+    workers: Any = WorkerGroup(backend, build, 4, num_cpus=1, timeout_s=5, losses=Losses(0))
     workers.losses.tell = told.append
     return backend, workers, told
 
@@ -223,12 +223,12 @@ def test_workers_of_a_lost_node_are_absent_until_there_is_room() -> None:
     backend, workers, told = cluster()
     backend.lose(workers, 1, 2)
     assert workers.call_all(Role.collect) == ["0 0", "3 0"]
-    assert workers.present == workers.idle == [0, 3] and (workers.nodes_lost, workers.lost["workers"]) == (1, 2)
+    assert workers.present == workers.idle == [0, 3] and workers.losses.counts == {"workers": 2, "nodes": 1}
     assert told == [
         "Node 10.0.0.3 (abc) was lost (it does not answer) with workers 1 and 2; 2 of 4 workers go on. "
         "The others come back when there is room for them."
     ]
-    assert len(workers.budget._times) == 0
+    assert not workers.losses._times
     backend.room, workers._looked = True, 0.0
     assert workers.call_each(Role.collect) == {i: f"{i} {int(i in (1, 2))}" for i in range(4)}
     assert told[1:] == ["Workers 1 and 2 are back on 10.0.0.4 (def): 4 of 4 workers go on."]
@@ -239,7 +239,7 @@ def test_workers_of_a_lost_node_are_absent_until_there_is_room() -> None:
 def test_the_evaluator_leaves_the_news_of_lost_nodes_to_the_workers() -> None:
     backend, workers, told = cluster()
     evaluator: Any = EvaluatorGroup(
-        backend, lambda index, restarts: partial(Role, index, restarts), 1, num_cpus=0, timeout_s=5, max_restarts=0
+        backend, lambda index, restarts: partial(Role, index, restarts), 1, num_cpus=0, timeout_s=5, losses=Losses(0)
     )
     backend.lose(workers, 1)
     assert evaluator.call_all(Role.collect) == ["0 0"] and evaluator.finished(0.0) == []
@@ -254,7 +254,7 @@ def test_a_worker_that_is_built_anew_is_not_blamed_for_the_evaluation_that_was_l
     backend.lose(workers, 1)
     backend.room = True
     assert inline.result() is None and not inline.busy
-    assert workers.restarts == [0, 1, 0, 0] and not workers.budget._times
+    assert workers.restarts == [0, 1, 0, 0] and not workers.losses._times
 
 
 def test_without_any_worker_a_group_waits_until_it_is_stopped() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.supervisor import WorkerGroup, WorkersFailed
+from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
 
 CALL = "collect()"
 Script = Callable[[int, int, str], Any]
@@ -85,7 +85,7 @@ def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s
         num_workers,
         num_cpus=1,
         timeout_s=timeout_s,
-        max_restarts=max_restarts,
+        losses=Losses(max_restarts),
         describe="Walker",
     )
 
@@ -94,7 +94,7 @@ def test_results_come_in_worker_order() -> None:
     workers = group(lambda i, r, m: f"{m} {i}")
     assert workers.call_all(Role.collect) == ["collect 0", "collect 1", "collect 2"]
     assert workers.call_all_parts(Role.collect) == [(f"collect {i}", f"data {i}") for i in range(3)]
-    assert workers.lost == {"workers": 0, "timeouts": 0}
+    assert workers.losses.counts == {}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_lost_share_is_collected_anew_by_a_new_worker(error: Exception, key: s
     workers.losses.tell = told.append
     assert workers.call_all(Role.collect) == [(0, 0), (1, 1), (2, 0)]
     assert workers.backend.killed == [(1, 0)]  # type: ignore[attr-defined]
-    assert workers.lost == {"workers": 0, "timeouts": 0, key: 1}
+    assert workers.losses.counts == {key: 1}
     text = (tmp_path / "errors.txt").read_text()
     what = f"did not answer within 5 s in {CALL}." if key == "timeouts" else f"died in {CALL}: its process was killed."
     assert told == [f"Worker 1 (Walker) on 10.0.0.3 (abc) {what} It is built anew."]
@@ -140,7 +140,7 @@ def test_other_errors_are_not_mended() -> None:
     workers = group(lambda i, r, m: ValueError("a bug") if i == 1 else i)
     with pytest.raises(ValueError, match="a bug"):
         workers.call_all(Role.collect)
-    assert workers.lost == {"workers": 0, "timeouts": 0}
+    assert workers.losses.counts == {}
 
 
 def test_the_start_of_a_process_is_not_the_calls_time() -> None:
@@ -160,7 +160,7 @@ def test_a_worker_that_is_lost_with_calls_under_way_is_lost_once() -> None:
     assert workers.call_all(Role.state_dict) == [("state_dict", 0, 0), ("state_dict", 1, 1), ("state_dict", 2, 0)]
     assert [workers.running(i) for i in range(3)] == [2, 0, 2]
     assert [i for i, _ in workers.finished(0.0)] == [0, 2, 0, 2]
-    assert workers.lost == {"workers": 1, "timeouts": 0} and workers.backend.killed == [gone]  # type: ignore[attr-defined]
+    assert workers.losses.counts == {"workers": 1} and workers.backend.killed == [gone]  # type: ignore[attr-defined]
 
 
 def test_a_call_behind_others_has_their_time_too() -> None:
