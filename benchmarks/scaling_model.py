@@ -66,7 +66,7 @@ class NoLearner:
     def weights(self) -> Weights:
         return self._weights
 
-    def update(self, timesteps: int, *parts: Any) -> tuple[Update, Weights]:
+    def update(self, *parts: Any, timesteps: int) -> tuple[Update, Weights]:
         self._weights = Weights(self._weights.version + 1, self._weights.flat, ())
         return Update({}, 1), self._weights
 

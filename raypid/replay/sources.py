@@ -89,7 +89,9 @@ class ReplaySource:
     def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
         """Do that many updates with rewards times `reward_factor`; returns the number that was done, and the new weights. None are done
         where rows were lost."""
-        done, weights = self.learner.submit_parts(ReplayLearner.learn, timesteps, num_updates, reward_factor)
+        done, weights = self.learner.submit_parts(
+            ReplayLearner.learn, timesteps=timesteps, num_updates=num_updates, reward_factor=reward_factor
+        )
         try:
             return self.backend.get(done), weights
         except LearnerRebuilt:
@@ -335,8 +337,9 @@ class AsynchronousLearners(LearnersReplay):
         self.learners.keep_copy()
         for rank in range(len(self.learners)):
             if rank not in self._running and rank not in self._refilling:
-                given = self.shared.submit(SharedParameters.newest), timesteps, num_updates, reward_factor
-                call = self.learners.submit_parts_to(rank, ReplayLearner.learn_from, *given)
+                newest = self.shared.submit(SharedParameters.newest)
+                how = {"timesteps": timesteps, "num_updates": num_updates, "reward_factor": reward_factor}
+                call = self.learners.submit_parts_to(rank, ReplayLearner.learn_from, newest, **how)
                 self._running[rank] = self.shared, *call
         self._wait()
         num, self._done = divmod(self._done, len(self.learners))
@@ -502,7 +505,9 @@ class ShardedReplay(ReplaySource):
             if self._are_there(draws):
                 break
         samples = [draw.sample for draw in draws]
-        done, weights = self.learner.submit_parts(ShardLearner.learn, timesteps, self.chunk, reward_factor, *samples)
+        done, weights = self.learner.submit_parts(
+            ShardLearner.learn, *samples, timesteps=timesteps, num_updates=self.chunk, reward_factor=reward_factor
+        )
         found = done.results() if isinstance(done, Together) else {0: self.backend.get(done)}
         if self.config.prioritized:
             for rank, (_, priorities) in found.items():

@@ -355,7 +355,7 @@ class Learner:
             raise UserError(f"{self._name} learns from samples of a Replay: call learn(timesteps, *samples).")
         check_timesteps("Learner.update", timesteps)
         self._data.check_parts("Learner.update", data)
-        done, weights = self._learner.update(timesteps, *data)
+        done, weights = self._learner.update(*data, timesteps=timesteps)
         for name, x in done.metrics.items():
             total, num = self._sums.get(name, (0.0, 0))
             self._sums[name] = total + float(x), num + 1
@@ -434,8 +434,12 @@ class Learner:
                 f"Learner.learn: {' and '.join(needs)} had nothing to go by. Call observe(report, fragment) for each fragment that goes "
                 f"into a Replay, or set {' and '.join(needs)} to false."
             )
-        num, factor = sum(rows) // size, inverse_deviation(self._returns)
-        (_, priorities), weights = self._learner.learn(timesteps, num, factor, *samples)
+        (_, priorities), weights = self._learner.learn(
+            *samples,
+            timesteps=timesteps,
+            num_updates=sum(rows) // size,
+            reward_factor=inverse_deviation(self._returns),
+        )
         return priorities, weights
 
     def metrics(self) -> dict[str, float]:

@@ -108,7 +108,7 @@ class Learner:
         assert self.collective is not None
         self.collective.leave()
 
-    def update(self, timesteps: int, *parts: Trajectory | Gradients | Fitness) -> tuple[Update, Weights]:
+    def update(self, *parts: Trajectory | Gradients | Fitness, timesteps: int) -> tuple[Update, Weights]:
         """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights.
 
         Raises:

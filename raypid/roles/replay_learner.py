@@ -51,7 +51,7 @@ class ReplayLearner(Learner):
             self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
 
-    def learn(self, timesteps: int, num_updates: int, reward_factor: float = 1.0) -> tuple[int, Weights]:
+    def learn(self, *, timesteps: int, num_updates: int, reward_factor: float = 1.0) -> tuple[int, Weights]:
         """Draw rows for `num_updates` updates and do these, with rewards times `reward_factor`; returns their number and the new weights.
 
         Raises:
@@ -73,14 +73,14 @@ class ReplayLearner(Learner):
         return update.num_updates, algorithm.weights()
 
     def learn_from(
-        self, newest: Parameters, timesteps: int, num_updates: int, reward_factor: float = 1.0
+        self, newest: Parameters, *, timesteps: int, num_updates: int, reward_factor: float = 1.0
     ) -> tuple[int, Learnt]:
         """Do updates without the other learners, starting from the parameters that all share.
 
         Returns the number of updates, and the new weights with how far the parameters moved.
         """
         self.set_parameters(newest)
-        num, weights = self.learn(timesteps, num_updates, reward_factor)
+        num, weights = self.learn(timesteps=timesteps, num_updates=num_updates, reward_factor=reward_factor)
         _, after = self.parameters()
         return num, (weights, {name: flat - newest[1][name] for name, flat in after.items()})
 
@@ -122,7 +122,9 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.merge(fragment.moments)
 
-    def learn(self, timesteps: int, num_updates: int, reward_factor: float, *samples: Sample) -> tuple[Done, Weights]:
+    def learn(
+        self, *samples: Sample, timesteps: int, num_updates: int, reward_factor: float = 1.0
+    ) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard and rewards times `reward_factor`.
 
         Returns what was done, and the new weights.

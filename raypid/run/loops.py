@@ -197,7 +197,7 @@ def sync(ctx: Context) -> Iterator[Iteration]:
         ctx.timesteps += sum(report.num_steps for report, _ in results)
         fragments = [*kept, *ctx.workers.reachable([fragment for _, fragment in results])]
         while len(fragments) >= ctx.fewest:
-            update, weights = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *fragments)
+            update, weights = ctx.learner.submit_parts(Learner.update, *fragments, timesteps=ctx.timesteps)
             try:
                 done = ctx.backend.get(update)
                 break
@@ -295,7 +295,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
                 queue.publish_finished()
                 if parts := queue.next_parts():
                     before, batch = clock(), [part.data for part in parts]
-                    queue.running = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *batch)
+                    queue.running = ctx.learner.submit_parts(Learner.update, *batch, timesteps=ctx.timesteps)
                     queue.publish_finished()  # in one process it is done already
                     learner_s += clock() - before
             update = queue.summary()

@@ -65,7 +65,9 @@ class Handle(Protocol):
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         """Call `method`; returns a future of its result."""
 
-    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
+    def submit_parts(
+        self, method: Callable[..., tuple[A, B]], *args: object, **kwargs: object
+    ) -> tuple[Future[A], Future[B]]:
         """Call a method that returns a pair; returns a future of each part, so that one can be read while the other is passed on."""
 
 

@@ -28,10 +28,10 @@ class LearnerRole(Protocol):
 
     def leave(self) -> None: ...
 
-    def update(self, timesteps: int, *fragments: object) -> tuple[Update, Weights]: ...
+    def update(self, *parts: object, timesteps: int) -> tuple[Update, Weights]: ...
 
     def learn(
-        self, timesteps: int, num_updates: int, reward_factor: float, *samples: object
+        self, *samples: object, timesteps: int, num_updates: int, reward_factor: float
     ) -> tuple[object, Weights]: ...
 
     def weights(self) -> Weights: ...
@@ -59,8 +59,8 @@ _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
 _SET = {method.__name__: method for method in (LearnerRole.scale_lr, LearnerRole.end_schedules)}
 """Methods that set what no state has: a learner that is built anew is told again."""
-_FOR_ALL = {LearnerRole.update.__name__: 1, LearnerRole.learn.__name__: 3}
-"""Methods whose last arguments are fragments or samples, with the number of arguments before these. They learn."""
+_LEARN = (LearnerRole.update.__name__, LearnerRole.learn.__name__)
+"""Methods by which all learners learn together."""
 _ALONE = "learn_from"
 """The method by which a learner learns without the others: an update of one of N learners is 1/N of an update."""
 _DRAWS = ("learn", _ALONE)
@@ -186,17 +186,16 @@ class LearnerGroup:
             self._set[method.__name__] = args
         return self._call(ranks, method, lambda rank: (self.handles[rank].submit(method, *args), None))
 
-    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
-        """Like `submit`, for a method that returns a pair. Each learner gets its share of fragments and samples."""
-        fixed = _FOR_ALL.get(method.__name__, len(args))
-        shares = split(args[fixed:], len(self))
+    def submit_parts(
+        self, method: Callable[..., tuple[A, B]], *data: object, **kwargs: object
+    ) -> tuple[Future[A], Future[B]]:
+        """Call a method by which the learners learn, which returns a pair. Each gets its share of the fragments or samples in `data`."""
+        shares = split(data, len(self))
         self.keep_copy()
         call: Future[Any] = self._call(
-            range(len(self)),
-            method,
-            lambda rank: self.handles[rank].submit_parts(method, *args[:fixed], *shares[rank]),
+            range(len(self)), method, lambda rank: self.handles[rank].submit_parts(method, *shares[rank], **kwargs)
         )
-        if isinstance(call, Together) and method.__name__ in _FOR_ALL:
+        if isinstance(call, Together):
             self.learning = call
         return call, Second(call) if isinstance(call, Together) else call
 
@@ -205,10 +204,12 @@ class LearnerGroup:
         return self._call([rank], method, lambda rank: (self.handles[rank].submit(method, *args), None))
 
     def submit_parts_to(
-        self, rank: int, method: Callable[..., tuple[A, B]], *args: object
+        self, rank: int, method: Callable[..., tuple[A, B]], *args: object, **kwargs: object
     ) -> tuple[Future[A], Future[B]]:
         """Call a method that returns a pair of one learner."""
-        call: Future[Any] = self._call([rank], method, lambda rank: self.handles[rank].submit_parts(method, *args))
+        call: Future[Any] = self._call(
+            [rank], method, lambda rank: self.handles[rank].submit_parts(method, *args, **kwargs)
+        )
         return call, Second(call) if isinstance(call, Together) else call
 
     def _call(
@@ -444,7 +445,7 @@ class Together(LocalFuture[T]):
 
     @property
     def _learns(self) -> bool:
-        return self.method.__name__ in _FOR_ALL
+        return self.method.__name__ in _LEARN
 
     @property
     def parts(self) -> Sequence[Future[object]]:

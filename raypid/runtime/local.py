@@ -92,10 +92,12 @@ class LocalHandle:
         except Exception as error:
             return Failed(error)
 
-    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[LocalFuture[A], LocalFuture[B]]:
+    def submit_parts(
+        self, method: Callable[..., tuple[A, B]], *args: object, **kwargs: object
+    ) -> tuple[LocalFuture[A], LocalFuture[B]]:
         try:
             self.ready.result()
-            a, b = getattr(self.role, method.__name__)(*map(self._resolve, args))
+            a, b = getattr(self.role, method.__name__)(*map(self._resolve, args), **kwargs)
         except Exception as error:
             return Failed(error), Failed(error)
         return Value(a), Value(b)

@@ -176,11 +176,11 @@ class _Role(LocalHandle):
         self.ready.result()
         return str(ray.get_runtime_context().get_node_id()), os.getpid()
 
-    def call(self, method: str, *args: object) -> object:
+    def call(self, method: str, *args: object, **kwargs: object) -> object:
         self.ready.result()
         self._is_busy = True
         try:
-            return getattr(self.role, method)(*args)
+            return getattr(self.role, method)(*args, **kwargs)
         except SystemExit:
             self.close()
             raise
@@ -227,9 +227,11 @@ class RayHandle:
         with _through_client():
             return self.actor.call.remote(method.__name__, *args)
 
-    def submit_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> tuple[Future[A], Future[B]]:
+    def submit_parts(
+        self, method: Callable[..., tuple[A, B]], *args: object, **kwargs: object
+    ) -> tuple[Future[A], Future[B]]:
         with _through_client():
-            a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args)
+            a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args, **kwargs)
         return a, b
 
 

@@ -170,7 +170,7 @@ class Small:
         for _ in range(updates):
             weights, call = self.learner.weights(), self.algorithm.exploration(self.config, 0, 0)
             results = [w.collect(weights, call) for w in self.workers]
-            _, weights = self.learner.update(0, *(fitness for _, fitness in results))
+            _, weights = self.learner.update(*(fitness for _, fitness in results), timesteps=0)
         return weights
 
 

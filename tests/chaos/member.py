@@ -49,7 +49,9 @@ class Member:
         learner.algorithm.meet(self.collective)
         if state is not None:
             learner.load_state_dict(state)
-        return [learner.update(100 * (k + 1), *batch) for k, batch in enumerate(batches)], learner.state_dict()
+        return [
+            learner.update(*batch, timesteps=100 * (k + 1)) for k, batch in enumerate(batches)
+        ], learner.state_dict()
 
     def replay(self, arguments: Any, replay: Any, rounds: list[Any]) -> Any:
         """One of several learners with a buffer each. A round is the (worker, fragment) that are inserted before it and its
@@ -72,7 +74,7 @@ class Member:
         for k, (inserts, num_updates) in enumerate(rounds):
             for worker, fragment in inserts:
                 learner.add(worker, fragment)
-            learner.learn(100 * k, num_updates)
+            learner.learn(timesteps=100 * k, num_updates=num_updates)
         return drawn, set_, learner.metrics(), learner.state_dict()
 
     def follow(self, algorithm: Any, parts: list[Any]) -> Any:

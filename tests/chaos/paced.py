@@ -51,7 +51,7 @@ class Learner(Paced):
     def weights(self) -> Any:
         return SimpleNamespace(version=len(self.updates))
 
-    def update(self, timesteps: int, *parts: Any) -> Any:
+    def update(self, *parts: Any, timesteps: int) -> Any:
         if len(self.updates) == self.fails_at:
             raise FloatingPointError("diverged")
         self.rest()

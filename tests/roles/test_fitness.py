@@ -344,7 +344,7 @@ given = Given({{"env": "CartPole-v1", "population": 4, "seed": 0, "noise_table_s
 system = assemble(resolve(RunRequest(run={run!r}, settings=given)))
 role, learner = system.context.workers.handles[0].role, system.context.learner.role
 report, fitness = role.collect(learner.weights(), learner.algorithm.exploration(system.run.config, 0, 0))
-update, weights = learner.update(report.num_steps, fitness)
+update, weights = learner.update(fitness, timesteps=report.num_steps)
 assert update.num_updates == 1 and weights.version == 1 and report.size == 4
 assert role.noise is learner.algorithm.noise  # one table in the process
 from pathlib import Path

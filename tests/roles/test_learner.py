@@ -35,7 +35,7 @@ def fragments(weights: Any, num_workers: int = 2) -> list[Trajectory]:
 def test_update_counts_all_fragments_and_versions() -> None:
     ours = learner()
     parts = fragments(ours.weights())
-    update, weights = ours.update(0, *parts)
+    update, weights = ours.update(*parts, timesteps=0)
     rows = sum(p.num_valid for p in parts)
     assert update.num_updates == 2 * round(rows / 32) and weights.version == 1
     # all observations of all workers are in the normaliser
@@ -47,18 +47,18 @@ def test_update_counts_all_fragments_and_versions() -> None:
 def test_order_of_the_fragments_is_the_order_of_the_rows() -> None:
     one, same, other = learner(), learner(), learner()
     a, b = fragments(one.weights())
-    flat = one.update(0, a, b)[1].flat
-    np.testing.assert_array_equal(same.update(0, a, b)[1].flat, flat)
-    assert not np.array_equal(other.update(0, b, a)[1].flat, flat)
+    flat = one.update(a, b, timesteps=0)[1].flat
+    np.testing.assert_array_equal(same.update(a, b, timesteps=0)[1].flat, flat)
+    assert not np.array_equal(other.update(b, a, timesteps=0)[1].flat, flat)
 
 
 @pytest.mark.parametrize("kernel", ["numpy", "torch"])
 def test_state_goes_to_another_learner(kernel: str) -> None:
     one, two = learner(kernel=kernel), learner(seed=5, kernel=kernel)
     parts = fragments(one.weights())
-    one.update(0, *parts)
+    one.update(*parts, timesteps=0)
     two.load_state_dict(one.state_dict())
-    np.testing.assert_array_equal(one.update(9, *parts)[1].flat, two.update(9, *parts)[1].flat)
+    np.testing.assert_array_equal(one.update(*parts, timesteps=9)[1].flat, two.update(*parts, timesteps=9)[1].flat)
 
 
 def test_update_is_for_ppo_what_the_seed_says() -> None:

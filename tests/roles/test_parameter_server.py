@@ -85,7 +85,7 @@ class Learner:
     def weights(self) -> Weights:
         return weights(self.version)
 
-    def update(self, timesteps: int, *fragments: Any) -> Any:
+    def update(self, *fragments: Any, timesteps: int) -> Any:
         self.version += 1
         return Update({}, 1), self.weights()
 

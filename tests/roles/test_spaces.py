@@ -136,7 +136,7 @@ def learn(
             assert leaf.shape[:2] == (7, 2)
         for _, leaf in tree_leaves(t.action):
             assert leaf.shape[:2] == (6, 2)
-        update, after = learner.update(t.num_valid, t)
+        update, after = learner.update(t, timesteps=t.num_valid)
         assert update.num_updates == 1 and np.isfinite(after.flat).all()
         assert all(np.isfinite(v) for v in update.metrics.values()), update.metrics
         if round_ == 0:

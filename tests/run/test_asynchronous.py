@@ -102,7 +102,7 @@ def test_the_learner_says_which_version_it_is_at() -> None:
     steps = iter([2, 0, 0, 2, 2, 0, 0, 0])
     versions = [0]
 
-    def update(timesteps: int, *parts: Any) -> Any:
+    def update(*parts: Any, timesteps: int) -> Any:
         versions.append(versions[-1] + next(steps))
         return Update({}, 1, version=versions[-1]), SimpleNamespace(version=versions[-1])
 
@@ -118,8 +118,8 @@ def test_staleness_and_metrics_are_of_the_updates_that_ended() -> None:
     numbers = iter([{"loss": 1.0}, {}, {"loss": 3.0, "more": 5.0}, *[{}] * 30])
     plain = learner.update
 
-    def update(timesteps: int, *parts: Any) -> Any:
-        done, weights = plain(timesteps, *parts)
+    def update(*parts: Any, timesteps: int) -> Any:
+        done, weights = plain(*parts, timesteps=timesteps)
         done.metrics = next(numbers)
         return done, weights
 

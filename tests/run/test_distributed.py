@@ -410,7 +410,7 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
         def weights(self) -> Any:
             return SimpleNamespace(version=self.version)
 
-        def update(self, timesteps: int, *parts: int) -> Any:
+        def update(self, *parts: int, timesteps: int) -> Any:
             learnt.extend(parts)
             most.append(len(made) - len(learnt) + len(parts))
             self.version += 1

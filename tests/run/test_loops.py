@@ -33,7 +33,7 @@ class Learner:
     def weights(self) -> int:
         return self.version
 
-    def update(self, timesteps: int, *fragments: str) -> Any:
+    def update(self, *fragments: str, timesteps: int) -> Any:
         self.calls.append((timesteps, fragments))
         self.version += 1
         if self.version == 3:

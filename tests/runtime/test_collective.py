@@ -88,7 +88,7 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
     for part in (part for batch in batches for part in batch if spec.memory):
         part.state = {"memory": 0.1 + initial_memory(spec, part.num_streams)}
     one = Learner(*arguments)
-    alone = [one.update(100 * (u + 1), *batch) for u, batch in enumerate(batches)]
+    alone = [one.update(*batch, timesteps=100 * (u + 1)) for u, batch in enumerate(batches)]
     shares = [[split(batch, SIZE)[rank] for batch in batches] for rank in range(SIZE)]
     together = members.call(Member.learn, *((arguments, share) for share in shares))
     for rank, (updates, state) in enumerate(together):
@@ -123,9 +123,9 @@ def test_a_state_of_one_goes_on_with_several(members: Members) -> None:
     spec = build_spec(BOX, spaces.Discrete(3), ModelConfig(hidden=(16,)), normalize=True)
     first, second = ([fragment(10 * u + i, False) for i in range(4)] for u in range(2))
     one = Learner(PPO, config, spec, 0)
-    one.update(100, *first)
+    one.update(*first, timesteps=100)
     state = one.state_dict()
-    _, expected = one.update(100, *second)
+    _, expected = one.update(*second, timesteps=100)
     shares = split(second, SIZE)
     together = members.call(Member.learn, *(((PPO, config, spec, 5), [share], state) for share in shares))
     for [(_, weights)], _ in together:
