@@ -33,7 +33,7 @@ from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
 from raypid.runtime.local import LocalFuture
-from raypid.runtime.plan import Plan
+from raypid.runtime.plan import Placement
 from raypid.runtime.supervisor import START_S, Losses, how_lost
 from raypid.types import Array, Sample, Trajectory, Weights
 
@@ -442,7 +442,7 @@ class ShardedReplay(ReplaySource):
         config: OffPolicyConfig,
         losses: Losses,
         factory: Callable[[int], Callable[[], object]],
-        planned: Plan,
+        planned: Placement,
     ) -> None:
         self.factory = factory
         self.places = [planned.place("shard", i) for i in range(config.num_replay_shards)]

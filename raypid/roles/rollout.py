@@ -119,7 +119,7 @@ class RolloutWorker(EnvironmentLoop):
                 self.lasting.load_state_dict(state["noise"])
 
 
-class _Rows:
+class _Recording:
     """A fragment that is being collected, and where its streams were when it began."""
 
     def __init__(self, obs: Tree, first: Array, state: Tree | None) -> None:
@@ -154,7 +154,7 @@ class FragmentWorker(RolloutWorker):
 
     def clear_rows(self) -> None:
         """Drop the rows so far; the fragment now begins where the streams are."""
-        self.rows = _Rows(self.obs, self.first, self.state)
+        self.rows = _Recording(self.obs, self.first, self.state)
         self.reset_timing()
 
     def act(self, *, explore: bool = True) -> Acted:
@@ -205,7 +205,7 @@ class FragmentWorker(RolloutWorker):
         return report, trajectory
 
     @quiet
-    def _complete(self, trajectory: Trajectory, rows: _Rows) -> None:
+    def _complete(self, trajectory: Trajectory, rows: _Recording) -> None:
         """Add what the policy computes for the whole fragment at once."""
         states = [rows.state, *(acted.state for acted in rows.acted)]
         params = [acted.params for acted in rows.acted if acted.params is not None]

@@ -41,7 +41,7 @@ from raypid.run.resolve import AlgorithmClass, ResolvedRun, env_spec_of
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle
 from raypid.runtime.learner_group import LearnerGroup
-from raypid.runtime.plan import Plan
+from raypid.runtime.plan import Placement
 from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
@@ -159,7 +159,7 @@ class _Builder:
     backend: Backend
     program: RunProgram | None
     losses: Losses
-    plan: Plan
+    plan: Placement
 
     def learner(self) -> Handle:
         """The learner's handle: in this process, or one or several learners in actors that answer as one.

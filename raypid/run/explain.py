@@ -17,7 +17,7 @@ from raypid.modules import entry_name, to_json
 from raypid.nn.idle_settings import idle_settings
 from raypid.run.assembly import learner_threads
 from raypid.run.resolve import ResolvedRun
-from raypid.runtime.plan import Share
+from raypid.runtime.plan import NodeShare
 
 DEFAULT = "default"
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -118,7 +118,7 @@ class Explanation:
     rows: Sequence[Row]
     changes: Sequence[Change] = field(default_factory=list)
     """What has been changed since the run began."""
-    placement: Sequence[Share] = ()
+    placement: Sequence[NodeShare] = ()
     """What each node gets of the processes of a run on Ray."""
 
     def text(
@@ -219,7 +219,7 @@ def _chosen(run: ResolvedRun) -> dict[str, tuple[object, str]]:
     }
 
 
-def _placement_lines(placement: Sequence[Share], width: int) -> list[str]:
+def _placement_lines(placement: Sequence[NodeShare], width: int) -> list[str]:
     """A line for each node that has something of the run, and one for all others."""
     shares = [share for share in placement if share.roles or share.has_driver]
     lines = [_wrapped(share.name, str(share), width) for share in shares]

@@ -24,7 +24,7 @@ from raypid.phases import phase
 from raypid.run.resolve import ResolvedRun
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.plan import CPU, GPU, STORE, Node, Plan, all_places, plan, plan_around
+from raypid.runtime.plan import CPU, GPU, STORE, Node, Placement, all_places, plan, plan_around
 from raypid.runtime.resources import Has, Needs, ResourceError, Value, num_cores, num_gpus, preflight
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ TO_FIT = "to fit this machine"
 """Why `fit` has changed a setting."""
 
 
-def _placed(run: ResolvedRun, config: Config, found: Plan) -> ResolvedRun:
+def _placed(run: ResolvedRun, config: Config, found: Placement) -> ResolvedRun:
     """The run with the settings that fit, and what goes where."""
     fitted = differences(run.config.to_dict(), config.to_dict())
     return replace(run.choose({name: (value, TO_FIT) for name, _, value in fitted}), plan=found)
@@ -126,13 +126,13 @@ def _here(config: Config) -> Has:
     return Has.here(config.num_cpus if config.on_ray else None)
 
 
-def _plan_here(config: Config, network: NetworkSpec) -> Plan:
+def _plan_here(config: Config, network: NetworkSpec) -> Placement:
     """The plan of a run for which no cluster is joined: all of it is on this machine."""
     has = {CPU: float(config.num_cpus or num_cores()), GPU: float(num_gpus())}
     return plan(needs_of(config, network).roles, [Node("", "this machine", has, has, has_driver=True)])
 
 
-def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str]]:
+def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Placement, list[str]]:
     """Plan for what is free, and reserve that. Where somebody else was quicker, plan again.
 
     With wait_for_room_s, what does not fit is asked for all the same and waited for: a cluster that grows on demand sees it.
@@ -162,7 +162,7 @@ def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tup
     raise AssertionError
 
 
-def _planned_empty(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Plan | None:
+def _planned_empty(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Placement | None:
     """The plan for a run that does not fit, if it would once other runs on the cluster have ended; None if it would not."""
     if not (error.may_pass and backend.is_shared):
         return None
@@ -175,7 +175,7 @@ def _hinted(error: ResourceError) -> str:
     return f"{error} wait_for_room_s=600 waits until there is room."
 
 
-def _waited(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Plan | None:
+def _waited(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Placement | None:
     """Wait until a cluster has room, wherever that is; returns what goes where, or None if there was none in time."""
     roles = needs_of(config, network).roles
     asked = all_places(roles)
@@ -190,7 +190,7 @@ def _waited(backend: RayBackend, config: Config, network: NetworkSpec, error: Re
     return plan_around(roles, backend.nodes(), at[:num], at[num:])
 
 
-def _planned(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Plan, list[str]]:
+def _planned(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Placement, list[str]]:
     """The settings that fit into what is free on a cluster, and the plan for it. Waits a little for what an earlier run is giving back.
 
     Raises:

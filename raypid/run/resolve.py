@@ -57,7 +57,7 @@ from raypid.roles.evaluator import MAX_STREAMS
 from raypid.run.folder import check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run_file import PROGRAM, for_algorithm, is_record, read_run, saved_options, steps_reached
-from raypid.runtime.plan import Plan
+from raypid.runtime.plan import Placement
 from raypid.runtime.resources import num_cores
 from raypid.saved_settings import settings_for
 from raypid.settings.request import RunRequest, join
@@ -147,7 +147,7 @@ class ResolvedRun(SettledRun):
     callbacks: Callbacks | None
     initial: Weights | None
     """The weights of init_from."""
-    plan: Plan | None = None
+    plan: Placement | None = None
     """What goes where; None before the run was placed (`raypid.run.placement`)."""
 
 

@@ -21,7 +21,7 @@ from typing import Literal
 from raypid.address import GREETING
 from raypid.runtime.handle import Place
 
-State = Literal["answers", "refuses", "quiet", "silent"]
+NodeState = Literal["answers", "refuses", "quiet", "silent"]
 """A node that is quiet has not answered for QUIET_S seconds; it is not lost yet."""
 
 KNOCK_S = 1.0
@@ -34,7 +34,7 @@ _REFUSALS = 2
 """Knocks in a row that are refused: then no process is there. One may be an accident."""
 
 
-def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> State:
+def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> NodeState:
     """Connect to a gRPC server and wait for its greeting; with RAY_USE_TLS only for its part of the handshake."""
     try:
         with socket.create_connection((host, port), timeout_s) as door:
@@ -48,7 +48,7 @@ def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> State:
         return "silent"
 
 
-def _handshake(door: socket.socket) -> State:
+def _handshake(door: socket.socket) -> NodeState:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told, nothing is believed
     with contextlib.suppress(ssl.SSLError):  # it wants a certificate of ours
@@ -86,7 +86,7 @@ class Watch:
     """Knocks at doors once a second, each in a thread of its own, and calls `changed` where one stops or starts to answer. One more
     thread calls `look` once a second, which may wait."""
 
-    def __init__(self, changed: Callable[[str, State], None], look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, changed: Callable[[str, NodeState], None], look: Callable[[], None] = lambda: None) -> None:
         self.look = look
         self.changed = changed
         """Called from a thread, with a name and "quiet", "silent", "refuses", or "answers" if it answers again."""
@@ -115,7 +115,7 @@ class Watch:
         self._over.set()
 
     def _knock(self, name: str, host: str, port: int) -> None:
-        known: State = "answers"
+        known: NodeState = "answers"
         answered, refused = time.monotonic(), 0
         while not self._over.wait(KNOCK_S) and name in self._doors:
             state = knock(host, port)

@@ -75,7 +75,7 @@ class Roles:
 
 
 @dataclass(slots=True)
-class Share:
+class NodeShare:
     """What a node gets of a run, and what is left of its CPUs and GPUs."""
 
     name: str
@@ -124,7 +124,7 @@ def _counted(num: float, noun: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Placement:
     """Where the roles of a run go. Roles without a place are missing in `at`."""
 
     nodes: Sequence[Node]
@@ -157,11 +157,11 @@ class Plan:
         """The places of the roles that reserve CPUs or GPUs: workers, then learners."""
         return [self.place(place.kind, place.index) for place in all_places(self.roles)]
 
-    def shares(self) -> list[Share]:
+    def shares(self) -> list[NodeShare]:
         """What each node gets, those with the driver and with most of the run first."""
-        shares: dict[str, Share] = {}
+        shares: dict[str, NodeShare] = {}
         for i, node in enumerate(self.nodes):  # bundles of a trial may be on one node
-            share = shares.setdefault(node.id, Share(node.name, node.id, node.has_driver))
+            share = shares.setdefault(node.id, NodeShare(node.name, node.id, node.has_driver))
             share.roles.update({kind: num for kind, at in self.at.items() if (num := sum(place == i for place in at))})
             for name in (CPU, GPU):
                 share.takes[name] += node.has(name) - self.left[i][name]
@@ -221,7 +221,7 @@ def free_on(nodes: Sequence[Node], name: str) -> str:
     return ", ".join([f"free: {parts[0]}{unit}", *parts[1:]])
 
 
-def plan(roles: Roles, nodes: Sequence[Node]) -> Plan:
+def plan(roles: Roles, nodes: Sequence[Node]) -> Placement:
     """Where to place the roles of a run.
 
     Learners come first: with GPUs on the nodes that have most of them, together, unless there is much data; without GPUs near the
@@ -243,7 +243,7 @@ def plan(roles: Roles, nodes: Sequence[Node]) -> Plan:
     return found
 
 
-def plan_around(roles: Roles, nodes: Sequence[Node], workers: Sequence[str], learners: Sequence[str]) -> Plan:
+def plan_around(roles: Roles, nodes: Sequence[Node], workers: Sequence[str], learners: Sequence[str]) -> Placement:
     """The plan of a run whose workers and learners are reserved already, on nodes with these ids: what nodes have free is without them."""
     numbers = {node.id: i for i, node in enumerate(nodes)}
     left = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
@@ -260,7 +260,7 @@ Rank = Callable[[int, int], tuple[float, ...]]
 """(number of a node, roles that it has got so far) -> the lower, the sooner it gets the next one."""
 
 
-def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tuple[float, ...]]) -> Plan:
+def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tuple[float, ...]]) -> Placement:
     """A plan with learners on the nodes that come first in an order."""
     left: list[dict[str, float]] = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
     all_nodes, orders = range(len(nodes)), [preferred(node) for node in nodes]
@@ -284,7 +284,7 @@ def _completed(
     left: Sequence[dict[str, float]],
     workers: Sequence[int],
     learners: Sequence[int],
-) -> Plan:
+) -> Placement:
     """The plan with what goes where workers and learners are."""
     homes = Counter(workers)
     shards = sorted(_placed(roles.num_shards, roles.shard, left, homes, lambda i, num: (num > 0, (num + 1) / homes[i])))
@@ -297,7 +297,7 @@ def _completed(
         "other": [*learners, driver][:1] if roles.shares_parameters else [],
         "evaluator": _evaluator(roles, nodes, left),
     }
-    return Plan(nodes, roles, at, left)
+    return Placement(nodes, roles, at, left)
 
 
 def _placed(num: int, each: Amounts, left: Sequence[dict[str, float]], among: Iterable[int], rank: Rank) -> list[int]:

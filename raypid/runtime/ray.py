@@ -47,7 +47,7 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
-from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, State, Watch, knock
+from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, NodeState, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
 from raypid.runtime.sessions import Session, beside
@@ -94,7 +94,7 @@ with warnings.catch_warnings():
 
 _HEAD = "head"
 _CLIENT_GONE = "The Ray cluster is gone: its head, reached through ray://, does not answer."
-_STATES: dict[State, str] = {"refuses": "its Ray has ended", "silent": "it does not answer", "answers": "it answers"}
+_STATES: dict[NodeState, str] = {"refuses": "its Ray has ended", "silent": "it does not answer"}
 _WORD_S = 30.0
 """Seconds within which Ray notices that a node was killed."""
 _SURE_S = 10.0
@@ -261,7 +261,7 @@ class _Known:
     """Whether a role is, or was, there."""
     quiet: bool = False
     """Whether the user was told that it does not answer."""
-    lost: State | None = None
+    lost: NodeState | None = None
     """How, once it is lost: "refuses" or "silent"."""
     over: bool = False
     """Whether it is gone for good. Nobody knocks there any more: another node may have the address and port."""
@@ -437,7 +437,7 @@ class RayBackend:
         """Watch the head and Ray on this machine; nodes follow once roles are there."""
         context, this = ray.get_runtime_context(), weakref.ref(self)
 
-        def tell(name: str, state: State) -> None:
+        def tell(name: str, state: NodeState) -> None:
             if (backend := this()) is not None:
                 backend._changed(name, state)
 
@@ -603,7 +603,7 @@ class RayBackend:
         while time.monotonic() - known.suspected < _WORD_S and not known.lost:
             time.sleep(0.1)
 
-    def _changed(self, node: str, state: State) -> None:
+    def _changed(self, node: str, state: NodeState) -> None:
         """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
         known = self._known[node]
         if state == "quiet" or (state == "answers" and known.quiet):
@@ -634,7 +634,7 @@ class RayBackend:
         for handle in handles:  # calls of them end now, and not only when Ray notices
             _kill(handle)
 
-    def _give_up(self, node: str, state: State) -> None:
+    def _give_up(self, node: str, state: NodeState) -> None:
         """Never expect a node again: it is "refuses" where Ray has given it up, and moves what was reserved there, or else "silent":
         a newer one has its address, which Ray may not have noticed yet."""
         self._changed(node, "refuses")
@@ -644,7 +644,7 @@ class RayBackend:
         if self._watch is not None:
             self._watch.drop(node)
 
-    def _remark(self, node: str, state: State) -> None:
+    def _remark(self, node: str, state: NodeState) -> None:
         """Let the user know that a node, or the head, does not answer, or answers again before it was lost."""
         name = f"Node {self._name(node)}"
         if node in (_HEAD, self._here):

@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from raypid.errors import UserError
-from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Plan, Roles, free_on, plan
+from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Placement, Roles, free_on, plan
 
 _RESERVE = 0.1
 """Part of the free memory that a run leaves free."""
@@ -490,7 +490,7 @@ _PLACE = "place on its nodes"
 _COUNTED = {"learner": "num_learners", "worker": "num_workers", "shard": "num_replay_shards"}
 
 
-def _no_place(kind: str, needs: Needs, has: Has, found: Plan) -> Shortage:
+def _no_place(kind: str, needs: Needs, has: Has, found: Placement) -> Shortage:
     """That some roles of a kind find no node."""
     (num, each), num_placed = needs.roles.wanted(kind), len(found.at[kind])
     parts = [_counted(each[name], name) for name in (CPU, GPU) if each.get(name)]

@@ -19,7 +19,7 @@ from raypid.run.evaluation import EvaluatorGroup, InWorker
 from raypid.run.loops import Context
 from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
 from raypid.runtime.local import Failed, LocalBackend
-from raypid.runtime.nodes import Line, State, Watch, knock, numbers_text, roles_text
+from raypid.runtime.nodes import Line, NodeState, Watch, knock, numbers_text, roles_text
 from raypid.runtime.supervisor import Losses, WorkerGroup
 
 
@@ -68,7 +68,7 @@ def test_a_line_tells_at_once_that_a_process_has_ended() -> None:
 
 def test_a_watch_tells_of_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
-    lively, told = Greeter(), list[tuple[str, State]]()
+    lively, told = Greeter(), list[tuple[str, NodeState]]()
     watch = Watch(lambda name, state: told.append((name, state)))
     watch.add("a", "127.0.0.1", lively.port)
     watch.add("a", "127.0.0.1", lively.port)
@@ -86,7 +86,7 @@ def test_a_watch_tells_of_silence_before_it_is_a_loss(monkeypatch: pytest.Monkey
     monkeypatch.setattr("raypid.runtime.nodes.QUIET_S", 0.2)
     monkeypatch.setattr("raypid.runtime.nodes.SILENT_S", 0.6)
     monkeypatch.setattr("raypid.runtime.nodes.knock", lambda host, port: answer[0])
-    told, answer = list[State](), list[State](["answers"])
+    told, answer = list[NodeState](), list[NodeState](["answers"])
     watch = Watch(lambda name, state: told.append(state))
     watch.add("a", "127.0.0.1", 1)
     for state, expected in (("silent", "quiet"), ("answers", "answers"), ("silent", "silent"), ("answers", "answers")):

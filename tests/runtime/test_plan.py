@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from raypid.runtime.plan import Node, Plan, Roles, plan
+from raypid.runtime.plan import Node, Placement, Roles, plan
 
 GIB = 2.0**30
 
@@ -23,7 +23,7 @@ def roles(num_workers: int, each: float = 1, *, gpus: float = 0, **more: object)
     return Roles(num_workers=num_workers, **given)  # type: ignore[arg-type]
 
 
-def spread(found: Plan, kind: str) -> dict[str, int]:
+def spread(found: Placement, kind: str) -> dict[str, int]:
     return dict(Counter(found.nodes[at].name for at in found.at[kind]))
 
 
