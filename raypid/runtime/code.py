@@ -19,8 +19,9 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -59,14 +60,8 @@ class Code:
     """Files that should perhaps have come too, and why they did not."""
 
 
-@dataclass
-class _Packing:
-    """What was found so far."""
-
-    found: dict[str, Path] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    bytes: int = 0
-    left_out: list[str] = field(default_factory=list)
+Files = dict[str, tuple[Path, int]]
+"""Files that travel: path inside of what is packed -> the file, and its bytes."""
 
 
 def pack() -> tuple[Code, bytes]:
@@ -77,17 +72,18 @@ def pack() -> tuple[Code, bytes]:
     """
     path = _own_path()
     folders = [one for one in path if not any(one != other and one.is_relative_to(other) for other in path)]
-    packing = _Packing()
+    files: Files = {}
+    left_out: list[str] = []
     for number, folder in enumerate(folders):
-        _find(folder, number, packing)
+        _find(folder, number, files, left_out)
     data = io.BytesIO()
     digest = hashlib.sha256(repr([str(folder) for folder in folders]).encode())
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, file in sorted(packing.found.items()):
+        for name, (file, _) in sorted(files.items()):
             try:
                 content = file.read_bytes()
             except OSError as error:
-                packing.left_out.append(f"{file} ({error.strerror})")
+                left_out.append(f"{file} ({error.strerror})")
                 continue
             digest.update(f"{name}\0{len(content)}\0".encode() + content)
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
@@ -98,7 +94,7 @@ def pack() -> tuple[Code, bytes]:
         os.getcwd(),
         dict(modules.imported_files),
         raypid_here(),
-        tuple(packing.left_out),
+        tuple(left_out),
     )
     return code, data.getvalue()
 
@@ -120,15 +116,17 @@ def _own_path() -> list[Path]:
     return own
 
 
-def _find(root: Path, number: int, packing: _Packing) -> None:
-    """Find the files of a folder that travel. One that is too large stays if nothing in it has been imported, as a home folder may.
+def _find(root: Path, number: int, files: Files, left_out: list[str]) -> None:
+    """Add the files of a folder that travel. A folder that is too large stays if nothing in it has been imported, such as a home folder.
 
     Raises:
         UserError: they are too many or too large.
     """
+    found: Files = {}
+    num_bytes = sum(size for _, size in files.values())
     seen: set[tuple[int, int]] = set()
     patterns = _ignored(root)
-    for place, folders, files in os.walk(root, followlinks=True):
+    for place, folders, names in os.walk(root, followlinks=True):
         here = Path(place)
         about = here.stat()
         if (about.st_dev, about.st_ino) in seen:  # a link in a circle
@@ -136,19 +134,19 @@ def _find(root: Path, number: int, packing: _Packing) -> None:
             continue
         seen.add((about.st_dev, about.st_ino))
         folders[:] = [name for name in folders if not _stays(here / name, root, patterns)]
-        for name in files:
+        for name in names:
             file = here / name
             if (name[0] == "." and name != MARKER) or name.endswith(".pyc") or _matches(file, root, patterns):
                 continue
-            _take(file, f"{number}/{file.relative_to(root).as_posix()}", packing)
-        if len(packing.found) > MOST_FILES or packing.bytes > MOST_BYTES:
+            if (size := _size(file, left_out)) is not None:
+                found[f"{number}/{file.relative_to(root).as_posix()}"] = file, size
+                num_bytes += size
+        if len(files) + len(found) > MOST_FILES or num_bytes > MOST_BYTES:
             if _is_used(root):
-                raise _too_much(root, packing)
-            for inside in [inside for inside in packing.found if inside.startswith(f"{number}/")]:
-                del packing.found[inside]
-                packing.bytes -= packing.sizes.pop(inside)
-            packing.left_out.append(f"{root} (nothing in it was imported)")
+                raise _too_much(root, files | found)
+            left_out.append(f"{root} (nothing in it was imported)")
             return
+    files |= found
 
 
 def _is_used(root: Path) -> bool:
@@ -158,22 +156,20 @@ def _is_used(root: Path) -> bool:
     return any(place.is_relative_to(root) and not place.is_relative_to(_PACKAGE) for place in places)
 
 
-def _take(file: Path, inside: str, packing: _Packing) -> None:
+def _size(file: Path, left_out: list[str]) -> int | None:
+    """The bytes of a file, or None if it stays behind; `left_out` then says why, if that may matter."""
     try:
         about = file.stat()
-        inside.encode()
+        str(file).encode()
     except OSError:  # a link that leads nowhere
-        return
+        return None
     except UnicodeEncodeError:
-        packing.left_out.append(f"{str(file)!r} (its name is no text)")
-        return
-    if not stat.S_ISREG(about.st_mode):
-        return
-    if about.st_size > MOST_FILE:
-        packing.left_out.append(f"{file} ({about.st_size / 2**20:,.0f} MB)")
-        return
-    packing.found[inside], packing.sizes[inside] = file, about.st_size
-    packing.bytes += about.st_size
+        left_out.append(f"{str(file)!r} (its name is no text)")
+        return None
+    if about.st_size > MOST_FILE and stat.S_ISREG(about.st_mode):
+        left_out.append(f"{file} ({about.st_size / 2**20:,.0f} MB)")
+        return None
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def _stays(folder: Path, root: Path, patterns: list[str]) -> bool:
@@ -201,14 +197,14 @@ def _matches(place: Path, root: Path, patterns: list[str]) -> bool:
     return any(fnmatch(place.name, pattern) or fnmatch(inside, pattern.lstrip("/")) for pattern in patterns)
 
 
-def _too_much(root: Path, packing: _Packing) -> UserError:
-    parts: dict[str, tuple[int, int]] = {}
-    for inside, size in packing.sizes.items():
+def _too_much(root: Path, files: Files) -> UserError:
+    counts, sizes = Counter[str](), Counter[str]()
+    for inside, (_, size) in files.items():
         part = inside.split("/", 2)[1]
-        count, total = parts.get(part, (0, 0))
-        parts[part] = count + 1, total + size
-    largest = sorted(parts.items(), key=lambda one: -(one[1][1] / MOST_BYTES + one[1][0] / MOST_FILES))[:3]
-    said = ", ".join(f"{name} ({count:,} files, {size / 2**20:,.0f} MB)" for name, (count, size) in largest)
+        counts[part] += 1
+        sizes[part] += size
+    largest = sorted(counts, key=lambda part: -(sizes[part] / MOST_BYTES + counts[part] / MOST_FILES))[:3]
+    said = ", ".join(f"{part} ({counts[part]:,} files, {sizes[part] / 2**20:,.0f} MB)" for part in largest)
     return UserError(
         f"{root} is too large to be sent to the nodes of a cluster (at most {MOST_FILES:,} files and {MOST_BYTES // 2**20} MB): {said}. "
         f"Name what roles do not need in {root / IGNORE}, one name or pattern a line, or keep your code in a folder of its own."
@@ -274,17 +270,14 @@ def _unpacked(digest: str, data: Callable[[], bytes]) -> Path:
 
 def _base() -> Path:
     """A folder of this user's alone, since what lies in it is imported."""
-    if not hasattr(os, "geteuid"):
-        base = Path(tempfile.gettempdir()) / "raypid-code"
-        base.mkdir(exist_ok=True)
-        return base
-    base = Path(tempfile.gettempdir()) / f"raypid-code-{os.geteuid()}"
+    user = os.geteuid() if hasattr(os, "geteuid") else None
+    base = Path(tempfile.gettempdir()) / ("raypid-code" if user is None else f"raypid-code-{user}")
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
     about = base.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
-        return Path(tempfile.mkdtemp(prefix="raypid-code-"))
-    return base
+    if user is None or (stat.S_ISDIR(about.st_mode) and about.st_uid == user and not about.st_mode & 0o077):
+        return base
+    return Path(tempfile.mkdtemp(prefix="raypid-code-"))
 
 
 def _locked(path: Path, *, shared: bool) -> IO[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from raypid.errors import Diverged, Halted
@@ -142,13 +143,13 @@ class LearnerGroup:
         self.kept: LearnerCopy | None = None
         """The newest copy of the state in this process, which outlives all learners and their nodes."""
         self.mark: object = None
-        """Whatever whoever trains has to know of the moment when a copy was asked for: it is kept with the copy."""
+        """Opaque progress snapshot from the trainer, stored with each copy of the state."""
         self.kept_mark: object = None
-        """That of the copy that is kept."""
-        self._asked_mark: object = None
-        self._copying: Future[LearnerCopy] | None = None
-        self._asked_at = self._kept_at = self._copy_at = time.monotonic()
-        """When a copy was asked for last, when the one here was, and when the next one is due."""
+        """The `mark` of the copy that is kept."""
+        self._copying: tuple[Future[LearnerCopy], object, float] | None = None
+        """A copy that is on its way, with `mark` and the time when it was asked for."""
+        self._kept_at = self._copy_at = time.monotonic()
+        """When the copy that is kept was asked for, and when the next one is due."""
         self._copy_cost = math.inf
         """Seconds that a copy takes its learner."""
         self._set: dict[str, tuple[object, ...]] = {}
@@ -228,7 +229,7 @@ class LearnerGroup:
         if self._copying is None:
             if now >= self._copy_at:
                 self._ask_for_copy()
-        elif self.backend.wait([self._copying], num=1, timeout=0)[0]:
+        elif self._is_copied:
             first = self.kept is None  # which takes longer than those that follow
             self._take_copy()
             if self.kept is not None and not first:
@@ -236,19 +237,21 @@ class LearnerGroup:
             self._copy_at = now + max(COPY_S, 0.0 if first else 100 * self._copy_cost)
 
     def _ask_for_copy(self) -> None:
-        self._copying, self._asked_at = self.handles[0].submit(LearnerRole.copied), time.monotonic()
-        self._asked_mark = self.mark
+        self._copying = self.handles[0].submit(LearnerRole.copied), self.mark, time.monotonic()
+
+    @property
+    def _is_copied(self) -> bool:
+        """Whether the copy that was asked for is there."""
+        return self._copying is not None and bool(self.backend.wait([self._copying[0]], num=1, timeout=0)[0])
 
     def _take_copy(self) -> None:
         """Take the copy that was asked for. If there is none, its learner is lost, or has diverged: the next call says so."""
-        copying, self._copying = self._copying, None
-        assert copying is not None
-        try:
+        assert self._copying is not None
+        (copying, mark, asked_at), self._copying = self._copying, None
+        with suppress(WorkerLost, TimeoutError, Diverged):
             copy = self.backend.get(copying, timeout=self.timeout_s)
-        except (WorkerLost, TimeoutError, Diverged):
-            return
-        if self.kept is None or copy.num_updates >= self.kept.num_updates:
-            self.kept, self._kept_at, self.kept_mark = copy, self._asked_at, self._asked_mark
+            if self.kept is None or copy.num_updates >= self.kept.num_updates:
+                self.kept, self.kept_mark, self._kept_at = copy, mark, asked_at
 
     @property
     def kept_s(self) -> float:
@@ -343,7 +346,7 @@ class LearnerGroup:
         """
         others = [rank for rank in range(len(self)) if rank not in rebuilt]
         standing = self._all(LearnerRole.standing, others, _PROBE_S)
-        if self._copying is not None and self.backend.wait([self._copying], num=1, timeout=0)[0]:
+        if self._is_copied:
             self._take_copy()
         self._copying, self._copy_at = None, 0.0
         best = max(standing, key=lambda rank: standing[rank], default=None)

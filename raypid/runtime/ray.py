@@ -292,7 +292,6 @@ class RayBackend:
         self._handles: list[RayHandle] = []
         self._session: Session | None = None
         """Of the Ray that was started here."""
-        self._look_due = 0.0
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         self._reserved = Reservation()
@@ -320,8 +319,6 @@ class RayBackend:
         if self._owns:
             self.notes += filter(None, [from_environment(address)])
             address = chosen(address)
-        self._shared = address is not None or not self._owns
-        """Whether others may use this cluster too. A Ray of our own is this run's alone: nothing has to be reserved there."""
         code = pack() if (address is not None if self._owns else sends_code()) else None
         if self._owns:
             self._start(address, num_cpus, num_gpus, without)
@@ -378,8 +375,9 @@ class RayBackend:
 
     @property
     def is_shared(self) -> bool:
-        """Whether others may take what is free: on a cluster that was joined, and not within a trial."""
-        return self._shared and self._group is None
+        """Whether others may take what is free: on a cluster that was joined, and not within a trial. A Ray that was started here is
+        this run's alone: nothing has to be reserved there."""
+        return self._session is None and self._group is None
 
     @property
     def place(self) -> str:
@@ -388,7 +386,10 @@ class RayBackend:
 
     def resources(self) -> dict[str, float]:
         """All that the cluster has, or what the placement group reserves for roles: CPU, GPU, memory, object_store_memory, ..."""
-        return ray.cluster_resources() if self._group is None else _sum_of(self._bundles())
+        if self._group is None:
+            return ray.cluster_resources()
+        bundles = self._bundles()
+        return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in set().union(*bundles)}
 
     def _bundles(self) -> list[dict[str, float]]:
         """What the placement group reserves for roles: all but what this process takes of the first bundle."""
@@ -426,7 +427,7 @@ class RayBackend:
         """
         if self.is_shared:
             self._reserved.make(places, wait_s)
-        if self._shared and self._watch is None:
+        if self._session is None and self._watch is None:
             self._begin_watch()
 
     def nodes_of(self, places: Iterable[Place]) -> list[str]:
@@ -460,10 +461,7 @@ class RayBackend:
                 self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
                 self._lines["raylet"] = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
                 if self._group is None:  # a trial's words would come to a log of Ray's
-                    self._begin_witness(node["NodeManagerAddress"], node["NodeManagerPort"])
-
-    def _begin_witness(self, host: str, port: int) -> None:
-        self._witness = beside(witness.__file__, host, str(port))
+                    self._witness = beside(witness.__file__, node["NodeManagerAddress"], str(node["NodeManagerPort"]))
         if self._witness is not None:
             weakref.finalize(self, _end, self._witness)
 
@@ -708,11 +706,8 @@ class RayBackend:
         ended = "" if self._gone else next((name for name, line in self._lines.items() if line.has_ended()), "")
         if ended and self._session is None:
             self._changed(self._here, "refuses")
-        if self._session is not None and not self._gone and (ended or time.monotonic() >= self._look_due):
-            self._look_due = time.monotonic() + LOOK_S
-            # one that is told to end may be there for a minute after its last answer
-            if name := self._session.lost or ended:
-                self._gone = f"Ray's {name} was ended from outside, and nothing on Ray answers without it."
+        elif ended:
+            self._gone = f"Ray's {ended} was ended from outside, and nothing on Ray answers without it."
         if self._gone:
             raise ClusterLost(self._gone)
 
@@ -736,7 +731,6 @@ class RayBackend:
         except WorkerLost as error:
             if self._session is not None:
                 time.sleep(0.3)  # was it all of Ray, whose servers take longer to end? Then none could be replaced.
-                self._look_due = 0.0
                 self._check()
             raise self._with_node(error) from error.__cause__
         raise TimeoutError
@@ -773,7 +767,6 @@ class RayBackend:
         try:
             yield
         except (OSError, ray.exceptions.RaySystemError) as error:  # a broken pipe
-            self._look_due = 0.0
             if self._is_client and isinstance(error, ConnectionError):
                 self._gone = _CLIENT_GONE
             self._check()
@@ -873,13 +866,6 @@ def _free_by_node() -> dict[str, dict[str, float]]:
         return _fetched(asked, 10.0)
     found: dict[str, dict[str, float]] = available_resources_per_node()
     return found
-
-
-def _sum_of(bundles: Sequence[dict[str, float]]) -> dict[str, float]:
-    total: Counter[str] = Counter()
-    for bundle in bundles:
-        total.update(bundle)
-    return dict(total)
 
 
 @contextlib.contextmanager

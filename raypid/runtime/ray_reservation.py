@@ -22,10 +22,10 @@ _NODE_ID = "ray.io/node-id"
 """Ray's label of each node."""
 
 Key = tuple[str, int]
+"""The kind and index of a place, which tell the places of a run apart, whatever they take."""
 
 
 def key_of(place: Place) -> Key:
-    """What tells the places of a run apart, whatever they take."""
     return place.kind, place.index
 
 

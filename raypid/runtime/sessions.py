@@ -45,8 +45,6 @@ class Session:
         self.mark = uuid.uuid4().hex
         self._guard: subprocess.Popen[bytes] | None = None
         self._lock: IO[bytes] | None = None
-        self._vital: dict[int, str] = {}
-        """pid -> name of the processes without which Ray does not answer."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -61,9 +59,6 @@ class Session:
     def begin(self, folder: Path) -> None:
         """Once Ray has started: take its folder, and remove the oldest of those that nobody holds."""
         _open.add(self)
-        if self._guard is not None:
-            own = {pid: _name(pid) for pid in guard.sessions(os.getpid(), self.mark, ())}
-            self._vital = {pid: name for pid, name in own.items() if name in ("gcs_server", "raylet")}
         with contextlib.suppress(OSError, ModuleNotFoundError):  # where there are no such locks, all stay
             import fcntl
 
@@ -72,11 +67,6 @@ class Session:
             over = sorted(other for other in folder.parent.glob("session_*") if other != folder and _is_over(other))
             for old in over[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
-
-    @property
-    def lost(self) -> str:
-        """Which of Ray's servers has ended, though nobody here has stopped it; "" if none has."""
-        return next((name for pid, name in self._vital.items() if not guard.session(str(pid))), "")
 
     def close(self) -> None:
         """Let go of the folder, once Ray has ended. The guard ends those of its agents that are still there."""
@@ -92,12 +82,6 @@ class Session:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-
-def _name(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 def _is_over(folder: Path) -> bool:

@@ -323,46 +323,42 @@ class WorkerGroup(Generic[R, D]):
     ) -> dict[int, tuple[A, B]]:
         """Submit a call of every worker that is there and wait for the first values; calls that are lost or overdue are submitted
         again, unless their worker is absent from then on."""
+
+        def made(i: int) -> tuple[Handle, Future[A], B, float]:
+            return self.handles[i], *submit(i), self.due(i, self.timeout_s)
+
         self.look()
-        pending = {i: submit(i) for i in self.present}
-        asked = {i: self.handles[i] for i in pending}
-        deadline = {i: self.due(i, self.timeout_s) for i in pending}
+        pending = {i: made(i) for i in self.present}
         results: dict[int, tuple[A, B]] = {}
         while pending:
-            for i, (first, other) in list(pending.items()):
+            for i, (handle, first, other, deadline) in list(pending.items()):
                 try:
                     if not self._built[i]:  # the time that its start takes does not count
-                        self._value(asked[i].ready, time.monotonic() + max(START_S, self.timeout_s))
+                        self._value(handle.ready, time.monotonic() + max(START_S, self.timeout_s))
                         self._built[i] = True
-                        deadline[i] = self.due(i, self.timeout_s)
+                        deadline = self.due(i, self.timeout_s)
                         say("starting workers", f"{sum(self._built)} of {len(self)} workers are up")
-                    value = self._value(first, deadline[i])
+                    results[i] = self._value(first, deadline), other
+                    del pending[i]
                 except (WorkerLost, TimeoutError) as error:
-                    if asked[i] is self.handles[i]:
+                    if handle is self.handles[i]:
                         self._recover(i, f"{method.__name__}()", args, error)
                     if i in self.absent:
                         del pending[i]
-                        continue
-                    pending[i], deadline[i], asked[i] = submit(i), self.due(i, self.timeout_s), self.handles[i]
-                    continue
-                results[i] = value, other
-                del pending[i]
+                    else:
+                        pending[i] = made(i)
         return dict(sorted(results.items()))
 
     def answers(self, method: Callable[..., T], patience_s: float) -> dict[int, T]:
         """Call `method` of every worker, for the results that come within `patience_s` seconds. No worker is replaced."""
-        futures: dict[int, Future[T]] = {}
         found: dict[int, T] = {}
-        ready: list[Future[T]] = []
         with suppress(ClusterLost):
-            futures = {i: self.handles[i].submit(method) for i in self.present}
-            if futures:
-                ready, _ = self.backend.wait(list(futures.values()), num=len(futures), timeout=patience_s)
-        for index, future in futures.items():
-            if future in ready:
+            workers = {self.handles[i].submit(method): i for i in self.present}
+            ready = self.backend.wait(list(workers), num=len(workers), timeout=patience_s)[0] if workers else []
+            for future in ready:
                 with suppress(Exception):  # it is gone
-                    found[index] = self.backend.get(future)
-        return found
+                    found[workers[future]] = self.backend.get(future)
+        return dict(sorted(found.items()))
 
     def due(self, index: int, seconds: float) -> float:
         """The deadline of a call of `seconds` that is made now, behind the calls under way."""
