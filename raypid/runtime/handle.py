@@ -84,6 +84,11 @@ class Argument:
 
 
 Kind = Literal["worker", "learner", "shard", "server", "evaluator", "other"]
+KIND_NAMES: dict[str, str] = {
+    "worker": "worker", "learner": "learner", "shard": "replay shard", "server": "parameter server", "evaluator": "evaluator",
+    "other": "actor with shared parameters",
+}  # fmt: skip
+"""What messages call a role of each kind."""
 
 
 @dataclass(frozen=True, slots=True)

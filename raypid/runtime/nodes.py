@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from raypid.address import GREETING
-from raypid.runtime.handle import Place
+from raypid.runtime.handle import KIND_NAMES, Place
 
 NodeState = Literal["answers", "refuses", "quiet", "silent"]
 """A node that is quiet has not answered for QUIET_S seconds; it is not lost yet."""
@@ -136,11 +136,10 @@ class Watch:
 
 def roles_text(places: Sequence[Place]) -> str:
     """Roles in words: "workers 4 to 7, replay shard 1 and a parameter server"."""
-    words = {"shard": "replay shard", "server": "parameter server"}
     parts: list[str] = []
     for kind in dict.fromkeys(place.kind for place in places if place.kind != "other"):
         found = sorted(place.index for place in places if place.kind == kind)
-        word = words.get(kind, kind)
+        word = KIND_NAMES[kind]
         if kind in ("server", "evaluator"):
             parts.append(f"the {word}" if len(found) == 1 else f"{len(found)} {word}s")
         else:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from raypid.runtime.handle import Kind, Place
+from raypid.runtime.handle import KIND_NAMES, Kind, Place
 
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
@@ -94,17 +94,11 @@ class NodeShare:
 
     def __str__(self) -> str:
         """Such as "driver, 2 workers, replay shard: takes 2 CPUs, leaves 1 of 4"."""
-        names = ["driver"] * self.has_driver + [_counted(num, _NAMES[kind]) for kind, num in self.roles.items()]
+        names = ["driver"] * self.has_driver + [_counted(num, KIND_NAMES[kind]) for kind, num in self.roles.items()]
         having = [name for name in (CPU, GPU) if self.total[name]]
         takes = " and ".join(_counted(self.takes[name], name) for name in having if self.takes[name]) or "nothing"
         leaves = " and ".join(f"{_number(self.left[name])} of {_counted(self.total[name], name)}" for name in having)
         return f"{', '.join(names) or 'nothing of it'}: takes {takes}{f', leaves {leaves}' if leaves else ''}"
-
-
-_NAMES = {
-    "learner": "learner", "worker": "worker", "shard": "replay shard", "server": "parameter server", "evaluator": "evaluator",
-    "other": "actor with shared parameters",
-}  # fmt: skip
 
 
 def _number(amount: float) -> str:

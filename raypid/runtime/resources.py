@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from raypid.errors import UserError
-from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Placement, Roles, free_on, plan
+from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Roles, free_on, plan
 
 _RESERVE = 0.1
 """Part of the free memory that a run leaves free."""
@@ -367,7 +367,7 @@ class Shortage:
     """CPUs of each worker with which all workers fit; 0: none."""
     lacks: str = ""
     """CPU, GPU or memory: what nodes of a cluster have too little of."""
-    nodes: str = ""
+    free: str = ""
     """What is free of that, and where."""
 
     @property
@@ -377,9 +377,6 @@ class Shortage:
 
     def reason(self) -> str:
         """What is short, in a clause."""
-        return self._short() + (f" ({self.nodes})" if self.nodes else "")
-
-    def _short(self) -> str:
         subject, verb = assignment(self.setting, self.value), "needs"
         if self.setting == "num_workers" and isinstance(self.value, int):
             subject = _counted(self.value, "worker")
@@ -387,8 +384,9 @@ class Shortage:
         if "memory" in self.resource:
             needed, there = _gib(self.needed), f"{_gib(self.available)} free"
             return f"{subject} {verb} about {needed} of {self.resource}, {self.place} has {there}"
+        where = f" ({self.free})" if self.free else ""
         needed = _counted(self.needed, self.resource)
-        return f"{subject}{self.detail} {verb} {needed}, {self.place} has {self.available:g}"
+        return f"{subject}{self.detail} {verb} {needed}, {self.place} has {self.available:g}{where}"
 
     def remedy(self) -> str:
         """The settings that would fit; "" where none do."""
@@ -435,8 +433,10 @@ def _refusal(shortages: Sequence[Shortage]) -> str:
 def check(needs: Needs, has: Has) -> Shortage | None:
     """The first thing that does not fit. What it says would fit passes the checks of settings and, with what was changed before, this one."""
     found = (shortage(needs, has) for shortage in (_gpu_shortage, _cpu_shortage, _memory_shortage, _place_shortage))
-    short = next(filter(None, found), None)
-    return short if short is None or short.hopeless else replace(short, fits=needs.working(short.fits))
+    if (short := next(filter(None, found), None)) is None:
+        return None
+    short = replace(short, free=has.free_on(short.lacks) if short.lacks else "")
+    return short if short.hopeless else replace(short, fits=needs.working(short.fits))
 
 
 def _gpu_shortage(needs: Needs, has: Has) -> Shortage | None:
@@ -452,46 +452,35 @@ def _gpu_shortage(needs: Needs, has: Has) -> Shortage | None:
     if not on_nodes and any(node.has(GPU) >= needs.num_gpus and node.has(CPU) >= 1 for node in has.nodes):
         gpus = {"num_learners": 1}
     return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=there, resource="GPU", place=place,
-                    fits=gpus, lacks=GPU if on_nodes else "", nodes=has.free_on(GPU) if on_nodes else "")  # fmt: skip
+                    fits=gpus, lacks=GPU if on_nodes else "")  # fmt: skip
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
     """Of CPUs in all."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
-    detail = f" of {_counted(each, 'CPU')}"
-    if needs.num_learners:
-        detail += f" and {_counted(needs.num_learners, 'learner')}"
     cpus = min(has.cpus, has.cores + needs.num_learners)
-    if needs.num_cpus > cpus + 1e-9:
-        learners = _fewer_learners(needs, cpus)
-        room = int(max(0.0, min(has.cpus - learners, has.cores)) / each + 1e-9) if each else 0
-        fits: dict[str, Number] = {"num_workers": min(num, room)}
-        if learners < needs.num_learners:
-            fits["num_learners"] = learners
-        keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
-        if not keeps or check(needs.after({"num_cpus_per_worker": keeps}), has):
-            keeps = 0.0
-        place = f"this job ({has.granted_by})" if has.granted_by else has.place
-        return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=place,
-                        fits=fits, detail=detail, keeps=keeps, lacks=CPU, nodes=has.free_on(CPU))  # fmt: skip
-    return None
+    if needs.num_cpus <= cpus + 1e-9:
+        return None
+    learners = _fewer_learners(needs, cpus)
+    room = int(max(0.0, min(has.cpus - learners, has.cores)) / each + 1e-9) if each else 0
+    fits: dict[str, Number] = {"num_workers": min(num, room)}
+    if learners < needs.num_learners:
+        fits["num_learners"] = learners
+    keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
+    if not keeps or check(needs.after({"num_cpus_per_worker": keeps}), has):
+        keeps = 0.0
+    learning = f" and {_counted(needs.num_learners, 'learner')}" if needs.num_learners else ""
+    place = f"this job ({has.granted_by})" if has.granted_by else has.place
+    return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=place,
+                    fits=fits, detail=f" of {_counted(each, 'CPU')}{learning}", keeps=keeps, lacks=CPU)  # fmt: skip
 
 
 def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
     """Of nodes that have at once what a learner, a worker or a replay shard takes."""
-    if not has.nodes:
-        return None
     found = plan(needs.roles, has.nodes)
-    kind = next(filter(found.missing, PLACED), None)
-    return None if kind is None else _no_place(kind, needs, has, found)
-
-
-_PLACE = "place on its nodes"
-_COUNTED = {"learner": "num_learners", "worker": "num_workers", "shard": "num_replay_shards"}
-
-
-def _no_place(kind: str, needs: Needs, has: Has, found: Placement) -> Shortage:
-    """That some roles of a kind find no node."""
+    kind = next(filter(found.missing, PLACED), None) if has.nodes else None
+    if kind is None:
+        return None
     (num, each), num_placed = needs.roles.wanted(kind), len(found.at[kind])
     parts = [_counted(each[name], name) for name in (CPU, GPU) if each.get(name)]
     fits: dict[str, Number] = {"num_workers": num_placed}
@@ -508,9 +497,10 @@ def _no_place(kind: str, needs: Needs, has: Has, found: Placement) -> Shortage:
     short = GPU if each.get(GPU) and not any(node.has(GPU) >= each[GPU] for node in has.nodes) else short
     if not any(node.has(MEMORY) >= each[MEMORY] for node in has.nodes):
         short = MEMORY
-    return Shortage(setting=_COUNTED[kind], value=num, needed=num, available=num_placed, resource=_PLACE, place=has.place,
+    setting = {"learner": "num_learners", "worker": "num_workers", "shard": "num_replay_shards"}[kind]
+    return Shortage(setting=setting, value=num, needed=num, available=num_placed, resource="place on its nodes", place=has.place,
                     fits=fits, detail=f" of {', '.join(parts)} and {_gib(each[MEMORY])} of memory".replace("of  and", "of"), keeps=keeps,
-                    lacks=short, nodes=has.free_on(short))  # fmt: skip
+                    lacks=short)  # fmt: skip
 
 
 def _kept(needs: Needs, has: Has) -> float:
