@@ -76,7 +76,7 @@ class ReplaySource:
         self.emptied = False
         """Rows were lost, so that there are too few to learn from. Whoever collects more sets it back."""
         self._ready: list[Future[int]] = [backend.put(0)] * len(self.buffers)
-        """Rows that can be drawn from each buffer, once it has done what it was last told."""
+        """Rows that can be drawn from each buffer once its newest call has ended."""
         self._held = [0] * len(self.buffers)
         """Rows that could be drawn from each buffer when this was last known."""
         self._refilling: set[int] = set()
@@ -98,7 +98,7 @@ class ReplaySource:
             return 0, self.learner.submit(ReplayLearner.weights)
 
     def metrics(self) -> dict[str, float]:
-        """What the learners' own metrics do not have."""
+        """Metrics that the learners do not report themselves."""
         return {}
 
     def forget(self) -> None:
@@ -247,7 +247,7 @@ class ReplaySource:
         return self.backend.get(future, self.timeout_s)
 
     def _mend(self, index: int, handle: Handle, call: str, error: Exception) -> None:
-        """Have a buffer built anew and filled whose process was found to be lost."""
+        """Have a lost buffer rebuilt and filled."""
         self.backend.get(self._submit(index, Replay.head))
 
     # -- losses --------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class ReplaySource:
         return handle.handles[index] if isinstance(handle, LearnerGroup) else handle
 
     def _filling(self, index: int, held: int) -> Steps[str]:
-        """Fill a buffer that was built anew from its part of the newest save, and count what is lost of the rows that were `held`;
+        """Fill a buffer that was rebuilt from its part of the newest save, and count what is lost of the rows that were `held`;
         returns what to say."""
         handle, rows, how = self._handle(index), 0, "it fills up by collecting"
         try:
@@ -280,7 +280,7 @@ class ReplaySource:
         return f"{how}; rows lost: {lost:,}"
 
     def _fill(self, ranks: Sequence[int]) -> str:
-        """Fill the buffers of learners that were built anew."""
+        """Fill the buffers of learners that were rebuilt."""
         said = [_ended(self._filling(rank, self._held[rank])) for rank in ranks]
         self._note_emptied([rank for rank in ranks if not self._holds_enough(rank)])
         return "".join(f" Its replay buffer is gone: {text}." for text in said)
@@ -406,7 +406,7 @@ class AsynchronousLearners(LearnersReplay):
         self._weights = self.shared.submit(SharedParameters.add, self.backend.put(learnt))
 
     def _rebuild_shared(self, error: Exception) -> None:
-        """Build the shared parameters anew. They go on from those of the learner that learnt last."""
+        """Rebuild the shared parameters. They go on from those of the learner that learnt last."""
         what = f"The shared parameters {'did not answer' if isinstance(error, TimeoutError) else 'died'}."
         self.losses.count("shared_parameters", what, error)
         self.backend.kill(self.shared)
@@ -429,7 +429,7 @@ class ShardedReplay(ReplaySource):
     """A buffer in each of several actors. Each batch has equally many rows of all.
 
     Two samples of each shard are on their way while the learner works, so it never waits for a copy. A shard that dies, or does not
-    answer within `timeout_s` seconds, is built anew. Until it holds enough rows the others take its place in turn: each row of theirs is
+    answer within `timeout_s` seconds, is rebuilt. Until it holds enough rows the others take its place in turn: each row of theirs is
     drawn with the same larger factor, which cancels out in the importance weights.
     """
 
@@ -453,13 +453,13 @@ class ShardedReplay(ReplaySource):
         """The shard of each worker: one on its node, where there is one."""
         self.num_learners = len(learner) if isinstance(learner, LearnerGroup) else 1
         self.rows = self.chunk * config.batch_size // (len(shards) * self.num_learners)
-        """Of each shard in a sample of one learner."""
+        """Rows of each shard in a sample of one learner."""
         self._ahead: deque[list[Draw]] = deque()
         """Samples on their way: for each learner in turn, one of each shard."""
         self._turn = 0
         """Which shard takes the place of one that is being filled."""
         self._loading: dict[int, Filling] = {}
-        """Shards that were built anew and are being filled."""
+        """Shards that were rebuilt and are being filled."""
         round_rows = config.fragment_length * config.num_envs_per_worker
         self.most_waiting = max(1, config.buffer_size // len(shards) // round_rows)
         """Fragments that fill a shard: of those that wait for it, no more are kept."""
@@ -530,7 +530,7 @@ class ShardedReplay(ReplaySource):
         return draws
 
     def _are_there(self, draws: Sequence[Draw]) -> bool:
-        """Wait for samples. A shard that is lost is built anew, and the samples that are on their way are forgotten."""
+        """Wait for samples. A shard that is lost is rebuilt, and the samples that are on their way are forgotten."""
         for draw in draws:
             try:
                 self.backend.get(draw.num, self.timeout_s)
@@ -540,7 +540,7 @@ class ShardedReplay(ReplaySource):
         return True
 
     def rebuild(self, index: int, shard: Handle, call: str, error: Exception) -> None:
-        """Build a shard anew, unless that has been done.
+        """Rebuild a shard, unless that has been done.
 
         Raises:
             ShardsFailed: more were lost within an hour than max_restarts allows.
@@ -572,7 +572,7 @@ class ShardedReplay(ReplaySource):
             return [call.args]  # type: ignore[list-item]
 
     def _has_loaded(self, index: int) -> bool:
-        """Whether a shard that was built anew is filled; if not, go on with it as far as nothing has to be waited for. Once it is,
+        """Whether a shard that was rebuilt is filled; if not, go on with it as far as nothing has to be waited for. Once it is,
         what was lost is counted and told."""
         filling = self._loading[index]
         if not self.backend.wait([filling.waits_for], num=1, timeout=0)[0]:
@@ -591,7 +591,7 @@ class ShardedReplay(ReplaySource):
         return True
 
     def settle(self, index: int) -> None:
-        """Wait until a shard that was built anew is filled."""
+        """Wait until a shard that was rebuilt is filled."""
         while index in self._loading and not self._has_loaded(index):
             waits_for = [self._loading[index].waits_for]
             if not self.backend.wait(waits_for, num=1, timeout=self.timeout_s)[0]:
@@ -625,21 +625,21 @@ class ShardedReplay(ReplaySource):
 
 @dataclass(slots=True)
 class Filling:
-    """A shard that was built anew and is being filled."""
+    """A shard that was rebuilt and is being filled."""
 
     what: str
-    """What happened to the one before."""
+    """How its predecessor was lost, as a sentence."""
     held: int
-    """Rows that could be drawn from it."""
+    """Rows that could be drawn from its predecessor."""
     steps: Steps[str]
     waits_for: Future[object]
-    """What the next step needs."""
+    """The future that the next step needs."""
     fragments: deque[tuple[int, Future[Trajectory]]]
-    """What workers have sent meanwhile."""
+    """(worker, fragment) that have arrived meanwhile."""
 
 
 class ShardCall(LocalFuture[T]):
-    """A call of a replay shard's. If the shard is lost, it is built anew, filled, and the call made again."""
+    """A call of a replay shard. If the shard is lost, it is rebuilt and filled, and the call is made again."""
 
     def __init__(self, source: ShardedReplay, index: int, method: Callable[..., T], args: tuple[object, ...]) -> None:
         self.source, self.index, self.method, self.args = source, index, method, args
@@ -678,7 +678,7 @@ class ShardCall(LocalFuture[T]):
 def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
     """Which parts of a saved buffer each of `num` buffers loads, and whether each loads exactly the part that it saved.
 
-    If there are more parts than buffers, they are dealt out. If there are fewer, several buffers load the same part (each keeps
+    If there are more parts than buffers, they are distributed in turn. If there are fewer, several buffers load the same part (each keeps
     its newest rows).
     """
     folder = folder.absolute()

@@ -38,7 +38,7 @@ class WorkerState(TypedDict, total=False):
 class RolloutWorker(EnvironmentLoop):
     """The environments and the policy of one worker; subclasses say what it collects.
 
-    `worker_index` and `restarts` (how often this worker was built anew) choose its random numbers.
+    `worker_index` and `restarts` (how often this worker was rebuilt) choose its random numbers.
     """
 
     def __init__(self, spec: RolloutSpec, worker_index: int = 0, restarts: int = 0) -> None:

@@ -35,7 +35,7 @@ class ArgumentLost(WorkerLost):
 
 
 class ClusterLost(RuntimeError):
-    """What all processes depend on is gone, a cluster's head or Ray's servers here, so that none will answer any more."""
+    """No process will answer any more, since a cluster's head or Ray's servers on this machine are gone."""
 
 
 class Future(Generic[T_co]):
@@ -113,14 +113,14 @@ class LostNode:
     name: str
     """Its host, and the first letters of its id."""
     how: str
-    """What is known of it, such as "does not answer"."""
+    """How it was lost, such as "does not answer"."""
     places: tuple[Place, ...]
     handles: tuple[Handle, ...]
     """The roles at these places. Their processes are being ended as far as they can be reached; calls of them raise WorkerLost."""
 
 
 class Backend(Protocol):
-    """Where roles run. What is written here is true of a backend without nodes, which nothing is lost with."""
+    """Runs roles. The methods that are defined here suit a backend without nodes, on which nothing is lost."""
 
     name: str
 

@@ -1,7 +1,7 @@
 """Learners in processes of their own behind one handle. Each is fed by its own workers, and they answer as one.
 
-One that dies or hangs is built anew within the run, and all go on from the newest whole state. The calls that were under way are
-made again, so whoever made them need not know.
+One that dies or hangs is rebuilt within the run, and all go on from the newest whole state. The calls that were under way are
+made again, so their callers need not know.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LearnerRole(Protocol):
 _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
 _SET = {method.__name__: method for method in (LearnerRole.scale_lr, LearnerRole.end_schedules)}
-"""Methods that set what no state has: a learner that is built anew is told again."""
+"""Methods whose settings are not part of a state. They are called again on a learner that is rebuilt."""
 _LEARN = (LearnerRole.update.__name__, LearnerRole.learn.__name__)
 """Methods by which all learners learn together."""
 _ALONE = "learn_from"
@@ -77,11 +77,11 @@ _PROBE_S = 15.0
 
 
 class LearnersFailed(RuntimeError):
-    """More learners were lost within an hour than `max_restarts` allows, or one could not be built anew."""
+    """More learners were lost within an hour than `max_restarts` allows, or one could not be rebuilt."""
 
 
 class LearnerRebuilt(Exception):
-    """A learner was lost in a call that is not made again, since what it draws from has been lost with it. It is there anew."""
+    """A learner was lost in a call that is not made again, since the buffer that it draws from was lost too. It has been rebuilt."""
 
 
 class _Gone(Exception):
@@ -103,7 +103,7 @@ class LearnerGroup:
 
     The roles are `LearnerRole`s. With `meet` they join a collective first. Then all get the state of rank 0.
 
-    A learner that dies, or does not answer within `timeout_s` seconds, is built anew. It goes on from the newest whole state that is
+    A learner that dies, or does not answer within `timeout_s` seconds, is rebuilt. It goes on from the newest whole state that is
     left: that of another learner, or a copy that this process takes every few seconds. Learners that have met meet again, and all
     take that state. What was learnt since is counted in `losses`.
 
@@ -131,15 +131,15 @@ class LearnerGroup:
         self.failure: Exception | None = None
         """The error after which nothing can be asked of the learners. Every later call fails with it too."""
         self.generation = 0
-        """How often learners were built anew. Calls of an earlier generation may have to be made again."""
+        """Number of times that learners were rebuilt. Calls of an earlier generation may have to be made again."""
         self.num_updates = 0
-        """Updates that the loop was told of, without those that were lost."""
+        """Updates whose results the loop has received, without those that were lost."""
         self._num_alone = 0
         """Updates of single learners that do not make a whole one yet."""
         self.learning: Together[object] | None = None
         """The newest call to learn."""
         self.buffers_with: Callable[[Sequence[int]], str] | None = None
-        """Fills the buffers of learners that were built anew, if they have some; returns what to say of it."""
+        """Fills the buffers of learners that were rebuilt, if they have some; returns what to say of it."""
         self.kept: LearnerCopy | None = None
         """The newest copy of the state in this process, which outlives all learners and their nodes."""
         self.mark: object = None
@@ -272,7 +272,7 @@ class LearnerGroup:
     # -- losses ----------------------------------------------------------------------------------------------------------
 
     def mend(self, lost: Mapping[int, str], call: str, error: Exception) -> None:
-        """Build the learners in `lost` (rank -> what happened) anew, and let all go on from the newest whole state.
+        """Rebuild the learners in `lost` (rank -> what happened), and let all go on from the newest whole state.
 
         With none in `lost`, learners that have lost their collective meet again.
 
@@ -339,7 +339,7 @@ class LearnerGroup:
         return f"{' and '.join(f'Learner {r}' for r in lost)} of {len(self)} {next(iter(lost.values()))} in {call}."
 
     def _go_on(self, rebuilt: Sequence[int]) -> tuple[str, int]:
-        """Bring the learners together again, those that were built anew too; returns where they go on, and that state's updates.
+        """Give all learners the newest whole state; returns a clause that says which that is, and its number of updates.
 
         Raises:
             _Gone: learners were lost in the meantime.
@@ -404,7 +404,7 @@ class LearnerGroup:
 
 
 class KeptLearner:
-    """What is left of learners that are gone for good: it answers from the newest copy of their state, and learns no more."""
+    """Stands in for learners that are gone for good. It answers from the newest copy of their state, and cannot learn."""
 
     def __init__(self, kept: LearnerCopy) -> None:
         self.kept = kept
@@ -519,10 +519,10 @@ class Together(LocalFuture[T]):
         return values, errors, list(pending.values())
 
     def _mend(self, errors: dict[int, Exception], pending: list[int]) -> None:
-        """Have the learners built anew that were lost in this call.
+        """Have the learners rebuilt that were lost in this call.
 
         Raises:
-            Exception: the cause is none of a lost learner's.
+            Exception: the cause is not the loss of a learner.
         """
         group, call = self.group, f"{self.method.__name__}()"
         for error in errors.values():

@@ -21,7 +21,7 @@ class LocalFuture(Future[T_co]):
         return []
 
     def passed(self) -> Future[T_co]:
-        """What can be given to other roles in its place, without waiting: where another process works it out, that one's future."""
+        """A future that can be passed to other roles without waiting: if another process computes the value, the future of that process."""
         return self
 
     def result(self) -> T_co:
@@ -63,7 +63,7 @@ def resolve(x: object) -> object:
 
 
 def passed(future: Future[T]) -> Future[T]:
-    """What can be given to other roles in place of a future; see `LocalFuture.passed`."""
+    """A future that can be passed to other roles in place of this one; see `LocalFuture.passed`."""
     return future.passed() if isinstance(future, LocalFuture) else future
 
 

@@ -17,7 +17,7 @@ PLACED = ("learner", "worker", "shard")
 MOST_ROLES = 10_000
 """Workers of one node, whatever they take."""
 _UNLIMITED = {CPU: 0.0, GPU: 0.0, MEMORY: math.inf, STORE: math.inf}
-"""What a node has of something that it does not declare."""
+"""Free amounts that are assumed of what a node does not declare."""
 _TINY = 1e-6
 _SHOWN = 4
 """Nodes that a message names."""
@@ -32,15 +32,15 @@ class Node:
     id: str
     name: str
     total: Amounts
-    """What it declares, by Ray's names."""
+    """Amounts that the node declares, by Ray's names."""
     free: Amounts
-    """What nobody has taken of that."""
+    """Amounts of `total` that are free."""
     has_driver: bool = False
     is_spot: bool = False
     """Its provider may take it away at any time."""
 
     def has(self, name: str) -> float:
-        """How much is free of CPU, GPU, memory or object store."""
+        """The free amount of CPU, GPU, memory or object store."""
         return self.free.get(name, 0.0 if name in self.total else _UNLIMITED[name])
 
 
@@ -65,7 +65,7 @@ class Roles:
     """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
 
     def wanted(self, kind: str) -> tuple[int, Amounts]:
-        """How many there are of a kind, and what each takes; (0, {}) of those that reserve nothing."""
+        """Return the number of roles of a kind and what each takes; (0, {}) for kinds that reserve nothing."""
         kinds = {
             "worker": (self.num_workers, self.worker),
             "learner": (self.num_learners, self.learner),
@@ -76,13 +76,13 @@ class Roles:
 
 @dataclass(slots=True)
 class NodeShare:
-    """What a node gets of a run, and what is left of its CPUs and GPUs."""
+    """The part of a run that is placed on one node, and the CPUs and GPUs that it leaves."""
 
     name: str
     id: str
     has_driver: bool
     roles: Counter[str] = field(default_factory=Counter)
-    """How many of each kind."""
+    """Number of roles by kind."""
     takes: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
     left: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
     total: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
@@ -119,14 +119,14 @@ def _counted(num: float, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the roles of a run go. Roles without a place are missing in `at`."""
+    """The node of each role of a run. Roles without a place are missing in `at`."""
 
     nodes: Sequence[Node]
     roles: Roles
     at: Mapping[str, Sequence[int]]
     """Kind of a role (worker, learner, shard, server, evaluator, other) -> the number of its node, role by role."""
     left: Sequence[Amounts]
-    """What is left of each node once all of that is reserved."""
+    """Amounts that each node has left once all roles are placed."""
 
     def missing(self, kind: str) -> int:
         """Workers, learners or shards without a place."""
@@ -152,7 +152,7 @@ class Placement:
         return [self.place(place.kind, place.index) for place in all_places(self.roles)]
 
     def shares(self) -> list[NodeShare]:
-        """What each node gets, those with the driver and with most of the run first."""
+        """The share of each node, those with the driver and with most of the run first."""
         shares: dict[str, NodeShare] = {}
         for i, node in enumerate(self.nodes):  # bundles of a trial may be on one node
             share = shares.setdefault(node.id, NodeShare(node.name, node.id, node.has_driver))
@@ -177,7 +177,7 @@ class Placement:
         return [fed.get(worker, worker % max(1, self.roles.num_shards)) for worker in range(self.roles.num_workers)]
 
     def notes(self) -> list[str]:
-        """What a user may want to change."""
+        """Advice for the user, a sentence each."""
         homes = len(set(self.at["worker"]))
         if not 0 < self.roles.num_shards < homes:
             return []
@@ -199,7 +199,7 @@ def _place(roles: Roles, kind: Kind, index: int, node: str | None) -> Place:
 
 
 def free_on(nodes: Sequence[Node], name: str) -> str:
-    """What is free of a resource, node by node, such as "free: 10.0.0.1 1 of 4 CPUs, 10.0.0.2 4 of 4"; nodes with most of it first."""
+    """Say how much of a resource is free on each node, such as "free: 10.0.0.1 1 of 4 CPUs, 10.0.0.2 4 of 4"; nodes with most of it first."""
     scale, unit = (2**30, " GiB") if name in (MEMORY, STORE) else (1, f" {name}s")
     having = sorted((node for node in nodes if node.total.get(name)), key=lambda node: -node.has(name))
 
@@ -216,7 +216,7 @@ def free_on(nodes: Sequence[Node], name: str) -> str:
 
 
 def plan(roles: Roles, nodes: Sequence[Node]) -> Placement:
-    """Where to place the roles of a run.
+    """Decide on which nodes the roles of a run are placed.
 
     Learners come first: with GPUs on the nodes that have most of them, together, unless there is much data; without GPUs near the
     driver. Workers are spread in proportion to the CPUs that are free. Replay shards are spread like workers, at least one on each node

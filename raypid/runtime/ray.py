@@ -98,7 +98,7 @@ _STATES: dict[NodeState, str] = {"refuses": "its Ray has ended", "silent": "it d
 _WORD_S = 30.0
 """Seconds within which Ray notices that a node was killed."""
 _SURE_S = 10.0
-"""Seconds after which a lost node that answers again is back. It is none in its place that was started meanwhile: Ray would list that."""
+"""Seconds after which a lost node that answers again counts as back. By then Ray would list another node that was started in its place."""
 _LEAVE_S = 3.0
 """Seconds for Ray to take leave of a cluster that is gone."""
 _starting = False
@@ -253,7 +253,7 @@ def _through_client() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a node, or of the head. Times are of time.monotonic()."""
+    """The state of a node, or of the head, as far as it is known. Times are of time.monotonic()."""
 
     listed: int = 0
     """At which look Ray has listed it first."""
@@ -291,7 +291,7 @@ class RayBackend:
     ) -> None:
         self._handles: list[RayHandle] = []
         self._session: Session | None = None
-        """Of the Ray that was started here."""
+        """The session of the Ray that was started here; None on a cluster that was joined."""
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         self._reserved = Reservation()
@@ -301,7 +301,7 @@ class RayBackend:
         self._witness: subprocess.Popen[bytes] | None = None
         """Says so if that happens in the midst of a call."""
         self._nodes: list[dict[str, Any]] = []
-        """What Ray's head said of all nodes when it was asked last. Only a thread asks it: it may be gone."""
+        """All nodes, as Ray's head listed them last. Only a thread asks it, since it may be gone."""
         self._known: defaultdict[str, _Known] = defaultdict(_Known)
         """By a node's id, or _HEAD."""
         self._num_looks = 0
@@ -315,7 +315,7 @@ class RayBackend:
         """Why there is no cluster any more, once it is gone."""
         self._address = self._here = ""
         self.notes: list[str] = []
-        """What the user should know of how the cluster was joined."""
+        """Remarks for the user on how the cluster was joined."""
         if self._owns:
             self.notes += filter(None, [from_environment(address)])
             address = chosen(address)
@@ -381,7 +381,7 @@ class RayBackend:
 
     @property
     def place(self) -> str:
-        """What `available` is a part of, in words."""
+        """The name of what `resources` describes, as messages have it."""
         return "the cluster now" if self._group is None else "the trial's placement group"
 
     def resources(self) -> dict[str, float]:
@@ -392,14 +392,14 @@ class RayBackend:
         return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in set().union(*bundles)}
 
     def _bundles(self) -> list[dict[str, float]]:
-        """What the placement group reserves for roles: all but what this process takes of the first bundle."""
+        """Return the bundles that the placement group reserves for roles: all, less what this process takes of the first one."""
         assert self._group is not None
         own = ray.get_runtime_context().get_assigned_resources()
         first, *rest = self._group.bundle_specs
         return [{name: amount - own.get(name, 0.0) for name, amount in first.items()}, *rest]
 
     def nodes(self) -> tuple[Node, ...]:
-        """What is free on each living node, or in each bundle of the placement group."""
+        """Return the living nodes, or the bundles of the placement group, with what is free there."""
         here = ray.get_runtime_context().get_node_id()
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         hosts = Counter(node["NodeManagerAddress"] for node in alive.values())
@@ -475,7 +475,7 @@ class RayBackend:
         return handle
 
     def _where(self, place: Place) -> NodeAffinitySchedulingStrategy | PlacementGroupSchedulingStrategy | str:
-        """How Ray is to place a role."""
+        """Ray's scheduling strategy for a role."""
         if seat := self._reserved.strategy(place):
             return seat
         if place.node and self._is_alive(place.node):
@@ -653,7 +653,7 @@ class RayBackend:
             self._remarks.append(f"{name} has not answered for {QUIET_S:g} s; it counts as lost after {SILENT_S:g} s.")
 
     def _name(self, id: str) -> str:
-        """What messages call a node: its host, and the first letters of its id."""
+        """The name of a node in messages: its host, and the first letters of its id."""
         host = next((node["NodeManagerAddress"] for node in self._nodes if node["NodeID"] == id), "")
         return f"{host} ({id[:6]})".strip()
 
@@ -855,12 +855,12 @@ def _actor_in(error: BaseException | None) -> str:
 
 
 def _door(node: Mapping[str, Any]) -> tuple[str, int]:
-    """Where a node answers."""
+    """The address and port at which a node answers."""
     return node["NodeManagerAddress"], node["NodeManagerPort"]
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:
-    """What nobody has taken of each node. A client of a cluster asks by a task there."""
+    """Return the free amounts of each node. A client of a cluster asks by a task there."""
     if client.is_connected():
         asked = ray.remote(num_cpus=0)(available_resources_per_node).remote()
         return _fetched(asked, 10.0)
@@ -947,7 +947,7 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
 
 
 def _how_it_ended(said: str) -> str:
-    """What Ray says of the end of a process, in a few words; "" if that is nothing."""
+    """Sum up in a few words how a process ended, according to Ray; "" if it does not say."""
     if code := re.search(r"exit code (-?\d+)", said):
         return f"its process ended with exit code {code[1]}"
     return "its process was killed, or crashed" if "unexpectedly exits" in said else ""

@@ -65,7 +65,7 @@ class Losses:
         self.counts = Counter(dict.fromkeys(kinds, 0))
         """By kind, under lost/ in results. Workers that were overdue count as timeouts."""
         self.errors = ErrorFile()
-        """Where the errors of lost roles are written."""
+        """The file for the errors of lost roles."""
         self.tell: Tell = nobody
         """Says one line to the user: what was lost, and what comes back."""
         self.stopping: Callable[[], bool] = lambda: False
@@ -106,14 +106,14 @@ class Losses:
 
 
 def how_lost(error: Exception, waited_s: float) -> str:
-    """What became of a process, as a clause: "did not answer within 5 s", "died"."""
+    """Say how a process was lost, as a clause: "did not answer within 5 s", "died"."""
     if isinstance(error, TimeoutError):
         return f"did not answer within {waited_s:g} s"
     return "ran out of memory" if isinstance(error, OutOfMemory) else "died"
 
 
 def cause_of(error: Exception) -> str:
-    """What is known of the end of a process, to append to a message: ": its process was killed"; "" if nothing is."""
+    """Say why a process ended, to append to a message: ": its process was killed"; "" if that is unknown."""
     return f": {error.how}" if isinstance(error, WorkerLost) and error.how else ""
 
 
@@ -132,7 +132,7 @@ class _Call(Generic[R, D]):
 class WorkerGroup(Generic[R, D]):
     """`num_workers` roles that are kept complete.
 
-    If a call is lost or overdue, its worker is killed and built anew, and `call_all` makes the call again. Methods that are
+    If a call is lost or overdue, its worker is killed and rebuilt, and `call_all` makes the call again. Methods that are
     called with `start` return a pair (report: R, data: D).
 
     The workers of a node that is lost are absent until there is room for them, and the others go on. That is not counted towards
@@ -160,7 +160,7 @@ class WorkerGroup(Generic[R, D]):
         self.restarts = [0] * num_workers
         self.absent: set[int] = set()
         self._returning: set[int] = set()
-        """Those that were absent and are being built."""
+        """Workers that were absent and are being rebuilt."""
         self._looked = 0.0
         self._built = [False] * num_workers
         self._running: list[deque[_Call[R, D]]] = [deque() for _ in range(num_workers)]
@@ -256,11 +256,12 @@ class WorkerGroup(Generic[R, D]):
             time.sleep(0.1)
 
     def reachable(self, data: Sequence[Future[T]]) -> list[Future[T]]:
-        """What workers collected, without what is on lost nodes alone, which is counted."""
+        """Return the fragments that are not on lost nodes alone, and count the others as lost."""
         return self._counted([future for future in data if not self.backend.is_lost(future)], len(data))
 
     def intact(self, data: Sequence[Future[T]]) -> list[Future[T]]:
-        """The same after a call has failed for want of one of them: each is fetched, so it takes its time."""
+        """Return the fragments that can be fetched, and count the others as lost. For use after a call has failed for lack of one of
+        them: it fetches each, which takes time."""
         kept: list[Future[T]] = []
         for future in data:
             with suppress(WorkerLost, TimeoutError):
@@ -455,7 +456,7 @@ class WorkerGroup(Generic[R, D]):
             self.finished(None)
 
     def recover(self, index: int, call: str, error: Exception, waited_s: float | None = None) -> None:
-        """Count a worker that has died or is overdue as lost, kill it and build it anew, unless it was lost with its node. Its calls
+        """Count a worker that has died or is overdue as lost, kill it and rebuild it, unless it was lost with its node. Its calls
         under way are lost with it.
 
         waited_s: the time that an overdue call had; None: `timeout_s`.
@@ -480,7 +481,7 @@ class WorkerGroup(Generic[R, D]):
         self.losses.tell(f"{message} {is_back}")
 
     def _begin(self, index: int) -> None:
-        """Build a worker anew, now or when there is room for it."""
+        """Rebuild a worker, now or when there is room for it."""
         if self.backend.has_room(self.places[index]):
             self.handles[index] = self._spawn(index)
         else:

@@ -37,7 +37,7 @@ class ByReference(Argument):
 
     def start(self, weights: Future[Weights]) -> None:
         """Publish the first weights of a loop, whatever version was published before."""
-        self.backend.get(weights)  # if their learner is lost, it is built anew here
+        self.backend.get(weights)  # if their learner is lost, it is rebuilt here
         self.publish(weights)
 
     def publish(self, weights: Future[Weights]) -> None:
@@ -67,7 +67,7 @@ class ByReference(Argument):
 class ByServers(ByReference):
     """The newest weights go to a server on each of `nodes`. Each call pulls them from the server on its worker's node.
 
-    A server that is lost is built anew with the newest weights, at most `max_restarts` times an hour. One that was lost with its node
+    A server that is lost is rebuilt with the newest weights, at most `max_restarts` times an hour. One that was lost with its node
     is left out while there are others, and a node that workers come to gets one.
     """
 
@@ -86,7 +86,7 @@ class ByServers(ByReference):
         self.places = {node: Place("server", i, node=node) for i, node in enumerate(nodes)}
         self.servers: dict[str, Handle] = {node: backend.spawn(factory, place) for node, place in self.places.items()}
         self._generation = -1
-        """Of the learners, when weights were published last; -1: they are to replace all others, whatever their version."""
+        """`LearnerGroup.generation` when weights were published last; -1: the next ones replace all others, whatever their version."""
         self._asked = WeakKeyDictionary[object, tuple[str, Handle]]()
         """The server that each worker (this object: the evaluator) asked last, and its node. Workers that were replaced drop out."""
 
@@ -97,7 +97,7 @@ class ByServers(ByReference):
     def publish(self, weights: Future[Weights]) -> None:
         ByReference.publish(self, weights)
         before, self._generation = self._generation, getattr(self.learner, "generation", 0)
-        # learners that were built anew may go on from an older version, which push refuses
+        # learners that were rebuilt may go on from an older version, which push refuses
         method = ServerRole.push if self._generation == before else ServerRole.reset
         for server in self.servers.values():
             server.submit(method, self.newest)
@@ -128,7 +128,7 @@ class ByServers(ByReference):
             self.servers[node].submit(ServerRole.reset, self.newest)
 
     def _rebuilt(self, node: str) -> bool:
-        """Build the server of a node anew if it is gone or hangs; returns whether it was.
+        """Rebuild the server of a node if it is gone or hangs; returns whether it was.
 
         Raises:
             WorkersFailed: more servers were lost within an hour than `max_restarts`.
@@ -155,7 +155,7 @@ class ByServers(ByReference):
         return True
 
     def metrics(self) -> dict[str, float]:
-        """The oldest version on any server, and sums of the servers' counts. A server that is gone or hangs is built anew first."""
+        """The oldest version on any server, and sums of the servers' counts. A server that is gone or hangs is rebuilt first."""
         try:
             asked = [server.submit(ServerRole.metrics) for server in self.servers.values()]
             found = [self.backend.get(numbers, timeout=self.timeout_s) for numbers in asked]
