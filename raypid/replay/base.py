@@ -160,7 +160,7 @@ class Replay(Buffer, ABC):
         return True
 
     def head(self) -> tuple[dict[str, object], int]:
-        """What a save says of the buffer besides its rows; and how many rows make a piece of it."""
+        """Return what a save keeps of the buffer besides its rows, and the number of rows of a piece of it."""
         state = {
             **({"lineage": self.lineage} if self.lineage else {}),  # none in a buffer that an earlier version saved
             "num_skipped": self.num_skipped,
@@ -171,7 +171,7 @@ class Replay(Buffer, ABC):
         return {"count": self.count, "oldest": self.oldest, **state, "tails": tails}, rows_at_a_time(self.columns)
 
     def saved_columns(self, start: int, stop: int, changing: bool) -> dict[str, Array]:
-        """What a save keeps of the rows from `start` to `stop`: the columns that change, or those that are written once."""
+        """Return the saved columns of the rows from `start` to `stop`: those that change, or those that are written once."""
         slots = self.slots(np.arange(start, stop))
         found = {name: column[slots] for name, column in self.columns.items() if (name in CHANGING) == changing}
         return {**found, **self.row_state(slots)} if changing else found

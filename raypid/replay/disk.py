@@ -61,7 +61,7 @@ class OtherTask(CheckpointError):
 
 @dataclass(slots=True)
 class SavedRows:
-    """What was loaded."""
+    """Rows that were loaded."""
 
     ids: Array
     """[n] of the rows, in the buffer that they were loaded into."""
@@ -129,7 +129,7 @@ def shown_to_all(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def proof_of(folders: Iterable[str]) -> dict[str, str]:
-    """By which others can tell whether they see these saves (`Replay.sees`).
+    """Return the proof by which other processes can tell whether they see these saves (`Replay.sees`).
 
     Raises:
         ReplayDamaged: one is not there.
@@ -183,7 +183,7 @@ def _linked(head: Mapping[str, Any], folder: Path, previous: Path | None) -> lis
 
 
 def read_index(folder: Path) -> dict[str, Any]:
-    """What a save says of itself, once all of its files have been compared with their checksums; the `folder` that it is in; and the
+    """Return the index of a save, once all of its files have been compared with their checksums; the `folder` that it is in; and the
     `shapes` of its rows by column.
 
     Raises:
@@ -223,7 +223,7 @@ def read_rows(folder: Path, index: Mapping[str, Any], first: int) -> Iterator[Pi
 
 
 def rows_at_a_time(columns: Mapping[str, Array]) -> int:
-    """How many rows of these columns make a piece."""
+    """The number of rows of these columns that make a piece."""
     row_bytes = sum(values[:1].nbytes for values in columns.values())
     return max(1, PIECE_BYTES // max(1, row_bytes))
 
@@ -300,19 +300,19 @@ def _check_task(wanted: Mapping[str, Shape], here: Mapping[str, Shape], folder: 
         OtherTask: they differ.
     """
     names = [name for name in sorted(wanted.keys() | here.keys()) if name.startswith(("obs/", "action/"))]
-    if told := [
+    if differences := [
         f"{_words(name)}: {_shape(here, name)} there, {_shape(wanted, name)} in this run"
         for name in names
         if wanted.get(name) != here.get(name)
     ]:
         raise OtherTask(
-            f"The replay buffer in {folder} is of another task. {'; '.join(told)}. Load it into a run with the environment that it was "
+            f"The replay buffer in {folder} is of another task. {'; '.join(differences)}. Load it into a run with the environment that it was "
             "saved with."
         )
 
 
 def _words(column: str) -> str:
-    """What a column of observations or actions holds: "observations", "observations 'image'"."""
+    """The name of a column in messages: "observations", "observations 'image'"."""
     what, _, key = column.partition("/")
     return {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
 
@@ -344,7 +344,7 @@ class Loading:
         self.first = max(oldest, buffer.oldest - self.shift)
         """The first row of the save that there is room for."""
         self._more: list[dict[str, Array]] = []
-        """What the kind of replay has saved for the rows so far."""
+        """The `row_state` of the rows so far."""
 
     def take(self, start: int, fixed: Mapping[str, Array], changing: Mapping[str, Array]) -> None:
         """Take the rows from `start` on. All from `first` on are to come, in order."""

@@ -31,7 +31,7 @@ FORGIVING_STEPS = 1000
 
 @dataclass(kw_only=True, slots=True)
 class RolloutSpec:
-    """What crosses to a worker: plain data, never an algorithm's Config."""
+    """The settings that a worker is built from: plain data, never an algorithm's Config."""
 
     env: EnvSpec
     network: NetworkSpec
@@ -41,7 +41,7 @@ class RolloutSpec:
     action_noise: float = 0.0
     noise_persistence: float = 1.0
     max_crashes: int = 10
-    """How often environments may raise, beyond once in FORGIVING_STEPS valid steps."""
+    """Number of times that environments may raise, beyond once in FORGIVING_STEPS valid steps."""
     callbacks: Callbacks | None = None
     record_memory: bool = False
     """Hand over the policy's memory before each row (behaviour "memory"), for replay of sequences."""
@@ -95,7 +95,7 @@ class EnvironmentLoop:
         self.policy, self.rng = policy, rng
         self._observation_noise, self._action_noise = observation_noise, action_noise
         self.num_crashes = 0
-        """How often an environment has raised."""
+        """Number of times that an environment has raised."""
         self.crash_debt = 0.0
         """The same, less one for each FORGIVING_STEPS valid steps since."""
         self.ended: list[Episode] = []

@@ -93,7 +93,7 @@ def _arrays(state: object, path: str = "") -> Iterator[tuple[str, Array]]:
 
 
 def _bad_columns(state: dict[str, object]) -> Iterator[str]:
-    """What in a batch is not finite, rewards first."""
+    """Name the columns of a batch that are not finite, rewards first."""
     for path, array in sorted(_arrays(state), key=lambda found: "reward" not in found[0]):
         if not np.isfinite(array).all():
             name = path.rpartition("/")[2]

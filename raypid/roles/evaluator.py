@@ -26,7 +26,7 @@ Recorder: TypeAlias = Callable[[VectorEnv], object]
 
 
 class Order(NamedTuple):
-    """What `Evaluator.play` is asked to play."""
+    """The episodes that `Evaluator.play` is to play."""
 
     num_episodes: int
     seed: int

@@ -23,7 +23,7 @@ from raypid.replay.buffer import row_shapes
 from raypid.types import Array, Fitness, Gradients, Report, Sample, Table, Trajectory, Tree, Weights, tree_leaves
 
 _CONTENTS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Trajectory, Gradients, Fitness)}
-"""What workers send, by `Algorithm.collect`."""
+"""The type of the data that workers send, by `Algorithm.collect`."""
 _MOMENTS = {"moments?.mean": "number D", "moments?.m2": "number D"}
 _RETURNS = {"returns?.mean": "number R", "returns?.m2": "number R"}
 _ARRAYS: dict[type, dict[str, str]] = {
@@ -272,7 +272,7 @@ class DataCheck:
         self._network = network
         self._shapes = {path: shape for path, shape in row_shapes(network).items() if "/" in path}
         self._choices = {f"action/{leaf.path}": np.array(leaf.nvec) for leaf in network.actions if leaf.nvec}
-        """How many actions each discrete part has."""
+        """Number of actions of each discrete part."""
         self._lengths = lengths
         self._behaviour = ("log_prob", "value") if network.head == "actor_critic" else ()
 
@@ -350,7 +350,7 @@ class DataCheck:
                 )
 
     def _wanted(self) -> str:
-        """What workers of the algorithm send, as a message names it."""
+        """Name the data that workers of the algorithm send, for a message."""
         return {
             Trajectory: "a Trajectory",
             Gradients: f"Gradients ({self.name}'s workers compute them)",

@@ -25,7 +25,7 @@ MAX_GRADIENTS = 100_000
 
 @runtime_checkable
 class GradientSource(Protocol):
-    """What turns fragments into gradients: an algorithm (A3C), or a user's agent with its model (`raypid.nn.user_agent`)."""
+    """Turns fragments into gradients: an algorithm (A3C), or a user's agent with its model (`raypid.nn.user_agent`)."""
 
     def begin(self, weights: Weights) -> None:
         """The worker acts with these weights from here on."""

@@ -22,7 +22,7 @@ WORSE = 2.5
 
 
 class LastingNoiseState(TypedDict):
-    """What a saved run keeps of it."""
+    """The part of LastingNoise that a saved run keeps."""
 
     is_on: bool
     since: int
@@ -59,7 +59,7 @@ class LastingNoise:
 
     @property
     def kept(self) -> Array | None:
-        """[B] how much of its noise each stream keeps from step to step; None: none of them any. It changes in place."""
+        """[B] the part of its noise that each stream keeps from step to step; None if no stream keeps any. It changes in place."""
         return self._kept if self.is_on else None
 
     def go_on(self, ended: Sequence[Episode]) -> bool:
@@ -78,7 +78,7 @@ class LastingNoise:
         return {"is_on": self.is_on, "since": self._since, "lasting": list(self.lasting), "white": list(self.white)}
 
     def load_state_dict(self, state: LastingNoiseState) -> None:
-        """Go on from what `state_dict` returned, where noise shall last at all."""
+        """Go on from what `state_dict` returned, if noise may last at all."""
         self._since = int(state["since"])
         self.lasting = deque(map(float, state["lasting"]), WINDOW)
         self.white = deque(map(float, state["white"]), WINDOW)

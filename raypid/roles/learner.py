@@ -84,7 +84,7 @@ class Learner:
         self.num_updates = 0
         """Updates that its state has seen in this run, also before this process was built."""
         self._before: LearnerCopy | None = None
-        """One of several: its state before an update of late."""
+        """With several learners: the state before a recent update."""
         self._copy_at = 0.0
         self._update = self.algorithm.update
         if program is not None:
@@ -213,7 +213,7 @@ class Learner:
         return LearnerCopy(self.num_updates, state, weights, time.perf_counter() - start + way_s)
 
     def standing(self) -> int:
-        """How many updates `newest_whole` has seen; -1 if there is no such state."""
+        """Number of updates that `newest_whole` has seen; -1 if there is no such state."""
         if self._whole and self.diverged is None:
             return self.num_updates
         return -1 if self._before is None else self._before.num_updates
@@ -222,7 +222,7 @@ class Learner:
         """The state; if an update broke off half way, that of before, or of a little earlier.
 
         Raises:
-            Diverged: there is none.
+            Diverged: there is no such state.
         """
         if self._before is None or (self._whole and self.diverged is None):
             return self.copied()

@@ -27,12 +27,12 @@ _RESTARTED = 1_000_000
 
 
 class WorkerState(TypedDict, total=False):
-    """What a saved run keeps of a worker."""
+    """The state of a worker that a saved run keeps."""
 
     rng: Mapping[str, object]
     noise: LastingNoiseState
     source: dict[str, object]
-    """Of a worker that computes gradients: `GradientSource.local_state`."""
+    """`GradientSource.local_state`, if the worker computes gradients."""
 
 
 class RolloutWorker(EnvironmentLoop):
@@ -100,7 +100,7 @@ class RolloutWorker(EnvironmentLoop):
         return Evaluator(spec).play(weights, order)
 
     def boundary(self, save_count: int) -> None:
-        """Start all streams anew with seeds of their own: how an exact save cuts a run. Unfinished episodes do not count."""
+        """Restart all streams with new seeds: how an exact save cuts a run. Unfinished episodes do not count."""
         self.reset_streams(stream_seeds(self.env_spec, save_count))
 
     def state_dict(self) -> WorkerState:

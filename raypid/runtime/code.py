@@ -43,11 +43,11 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Code:
-    """What is said of the code beside its bytes."""
+    """The description of packed code, without its bytes."""
 
     digest: str
     folders: tuple[str, ...]
-    """What was packed, as it is called where it came from."""
+    """The folders that were packed, by their paths on the machine where they were."""
     path: tuple[str, ...]
     """These and folders in them, in the order in which modules are looked for."""
     current: str

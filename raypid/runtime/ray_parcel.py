@@ -30,7 +30,7 @@ class Parcel:
 
 
 _parcel: Parcel | None = None
-"""What this process sends with its roles: its own code, or what came with itself."""
+"""The code that this process sends with its roles: its own, or the code that came with itself."""
 
 
 def _opened(code: Code, data: ray.ObjectRef[np.ndarray], session: str) -> Parcel:
@@ -55,7 +55,7 @@ def packed(code: Code, data: bytes) -> Parcel:
 
 
 def parcel_now() -> Parcel | None:
-    """What has to go along with what this process sends: what came with itself, or its own code if there are other nodes."""
+    """The parcel that travels with roles from this process: the one that came with itself, or its own code if there are other nodes."""
     if _parcel is not None and not _parcel.is_own:
         return _parcel
     if not sends_code():
@@ -90,7 +90,7 @@ def _arrived(parcel: object, value: T) -> Carried[T]:
 
 
 def received(ref: ray.ObjectRef[Carried[T]]) -> T:
-    """What another process has sent.
+    """Return the value that another process has sent.
 
     Raises:
         Exception: why it cannot be read here.

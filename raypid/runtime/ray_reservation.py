@@ -30,7 +30,7 @@ def key_of(place: Place) -> Key:
 
 
 def bundle_of(place: Place) -> dict[str, float]:
-    """What a place takes, as Ray's bundle; empty if it takes nothing."""
+    """The amounts that a place takes, as Ray's bundle; empty if it takes nothing."""
     return {name: float(n) for name, n in (("CPU", place.num_cpus), ("GPU", place.num_gpus)) if n}
 
 
@@ -52,9 +52,9 @@ class Reservation:
         self._moving: dict[Key, Seat] = {}
         """Asked for in place of what is on a node that is cut off; not there yet."""
         self._spare: list[tuple[dict[str, float], Seat]] = []
-        """What was left behind on such nodes: (bundle, where). It is used again before anything new is asked for."""
+        """(bundle, seat) that were left behind on such nodes. They are used again before anything new is asked for."""
         self._nodes: dict[str, list[str]] = {}
-        """Where each bundle of each group is, as `look` has found it."""
+        """Group -> the node of each bundle, as `look` has found it."""
         self._wanted = True
         self._groups: list[PlacementGroup] = []
         weakref.finalize(self, _give_back, self._groups)  # an agent that was never closed
@@ -87,7 +87,7 @@ class Reservation:
         return group
 
     def strategy(self, place: Place) -> PlacementGroupSchedulingStrategy | None:
-        """How Ray is told to use what is reserved for a place; None if nothing is."""
+        """Ray's scheduling strategy for a place, by which the role uses its reservation; None if nothing is reserved."""
         seat = self._seats.get(key_of(place))
         return None if seat is None else PlacementGroupSchedulingStrategy(seat.group, seat.index)
 

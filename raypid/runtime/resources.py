@@ -41,7 +41,7 @@ def limit_threads(num: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the control groups of this process leave to it."""
+    """CPUs and memory that the control groups of this process leave to it."""
 
     cpus: float = math.inf
     memory: float = math.inf
@@ -137,7 +137,7 @@ def _free_memory() -> float:
 
 @dataclass(kw_only=True, slots=True)
 class Has:
-    """What there is."""
+    """Resources that a run could take."""
 
     cpus: float
     gpus: float
@@ -149,12 +149,12 @@ class Has:
     granted_by: str = ""
     """The scheduler's variable that grants so few CPUs, if one does."""
     nodes: tuple[Node, ...] = ()
-    """Of a cluster that was joined."""
+    """Nodes of a cluster that was joined."""
     cores: float = math.inf
-    """Of this machine: workers get no more, whatever Ray is told."""
+    """Cores of this machine: workers get no more, even if Ray is given a larger number."""
 
     def free_on(self, name: str) -> str:
-        """What is free where, if there are several nodes or some of it is taken; else ""."""
+        """Say how much is free on each node, if there are several nodes or some of it is taken; else ""."""
         taken = any(node.has(name) < node.total.get(name, 0.0) - 1e-9 for node in self.nodes)
         return free_on(self.nodes, name) if len(self.nodes) > 1 or taken else ""
 
@@ -218,7 +218,7 @@ class Needs:
     copies: int = 4
     """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
     changes: Mapping[str, Value] = field(default_factory=dict)
-    """What differs from the settings as given."""
+    """Settings that differ from those that were given."""
     complete: Callable[[Mapping[str, Value]], Mapping[str, Value] | None] = dict
     """Completes changes by what must come with them; None where the settings are refused all the same."""
 
@@ -257,7 +257,7 @@ class Needs:
 
     @property
     def fragment_bytes(self) -> float:
-        """What one call of a worker collects."""
+        """Size of the data that one call of a worker collects."""
         return (self.frame_bytes + _ROW_BYTES) * self.fragment_length * self.num_envs_per_worker
 
     @property
@@ -302,7 +302,7 @@ class Needs:
 
     @property
     def roles(self) -> Roles:
-        """What the processes of the run take of the nodes of a cluster."""
+        """The processes of the run, with the amounts that they take of a cluster's nodes."""
         learners, shards = max(1, self.num_learners), max(1, self.num_replay_shards)
         buffer = 0.0 if self.num_replay_shards else self._buffer_bytes
         return Roles(
@@ -342,7 +342,7 @@ _SHRINK = (
 )  # fmt: skip
 """Settings that `fit` changes, the last three only where others force it. The rest decides what is learnt."""
 _TRIES = {"batch_size": 100}
-"""How many values of a setting are tried, from the largest that fits downwards, where that must be a multiple of something; of others one."""
+"""Number of values of a setting that are tried, from the largest that fits downwards. It is 1 for settings that need not be a multiple."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -350,7 +350,7 @@ class Shortage:
     """Something that does not fit."""
 
     setting: str
-    """What asks for too much."""
+    """The setting that asks for too much."""
     value: object
     needed: float
     available: float
@@ -362,13 +362,13 @@ class Shortage:
     smaller: int = 0
     """Bytes of an observation with which it would fit, where no setting does."""
     detail: str = ""
-    """What belongs to the setting's value: the CPUs of a worker, learners."""
+    """An addition to the setting's value in messages: the CPUs of a worker, learners."""
     keeps: float = 0.0
     """CPUs of each worker with which all workers fit; 0: none."""
     lacks: str = ""
     """CPU, GPU or memory: what nodes of a cluster have too little of."""
     free: str = ""
-    """What is free of that, and where."""
+    """How much of that is free on each node, as text."""
 
     @property
     def hopeless(self) -> bool:
@@ -376,7 +376,7 @@ class Shortage:
         return not self.fits or self.fits.get("num_workers") == 0
 
     def reason(self) -> str:
-        """What is short, in a clause."""
+        """Say what is short, as a clause."""
         subject, verb = assignment(self.setting, self.value), "needs"
         if self.setting == "num_workers" and isinstance(self.value, int):
             subject = _counted(self.value, "worker")
@@ -440,7 +440,7 @@ def check(needs: Needs, has: Has) -> Shortage | None:
 
 
 def _gpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of GPUs in all; those of this machine, if the driver learns."""
+    """Compare the GPUs with those of the cluster, or with those of this machine if the driver learns."""
     on_nodes = bool(has.nodes) and needs.num_learners > 0
     there = sum(node.has(GPU) for node in has.nodes) if on_nodes else has.gpus
     if needs.num_gpus <= there + 1e-9:
@@ -456,7 +456,7 @@ def _gpu_shortage(needs: Needs, has: Has) -> Shortage | None:
 
 
 def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of CPUs in all."""
+    """Compare the CPUs of all roles with those that are there."""
     num, each = needs.num_workers, needs.num_cpus_per_worker
     cpus = min(has.cpus, has.cores + needs.num_learners)
     if needs.num_cpus <= cpus + 1e-9:
@@ -476,7 +476,7 @@ def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
 
 
 def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of nodes that have at once what a learner, a worker or a replay shard takes."""
+    """Look for a node for each learner, worker and replay shard that has all that it takes at once."""
     found = plan(needs.roles, has.nodes)
     kind = next(filter(found.missing, PLACED), None) if has.nodes else None
     if kind is None:
@@ -537,7 +537,7 @@ def _fewer_learners(needs: Needs, cpus: float) -> int:
 
 
 def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Of shared memory or memory, by the setting that takes most of it."""
+    """Compare shared memory and memory. The setting that takes most is to blame."""
 
     def memory(n: Needs) -> float:
         return n.driver_bytes if has.nodes else n.learner_bytes + max(1, n.num_workers) * n.worker_bytes

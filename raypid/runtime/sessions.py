@@ -21,7 +21,7 @@ _OURS = "raypid"
 
 
 _open: set[Session] = set()
-"""Those that nobody has closed, and whoever started them may have forgotten: guard and lock last as long as Ray."""
+"""Sessions that are not closed. They are kept here because guard and lock have to last as long as Ray."""
 
 
 def beside(script: str, *given: str, stderr: int | None = None) -> subprocess.Popen[bytes] | None:
