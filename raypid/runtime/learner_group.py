@@ -125,7 +125,8 @@ class LearnerGroup:
         losses: Losses | None = None,
         meet: bool = True,
     ) -> None:
-        self.backend, self.factory, self.num_cpus, self.num_gpus = backend, factory, num_cpus, num_gpus
+        self.backend, self.factory = backend, factory
+        self.places = [Place("learner", rank, num_cpus, num_gpus) for rank in range(num_learners)]
         self.start_s, self.timeout_s, self.meets = start_s, timeout_s, meet and num_learners > 1
         self.losses = losses or Losses(0)
         self.failure: Exception | None = None
@@ -173,10 +174,7 @@ class LearnerGroup:
         return len(self.handles)
 
     def _spawn(self, rank: int) -> Handle:
-        return self.backend.spawn(self.factory(rank), self._place(rank))
-
-    def _place(self, rank: int) -> Place:
-        return Place("learner", rank, self.num_cpus, self.num_gpus)
+        return self.backend.spawn(self.factory(rank), self.places[rank])
 
     # -- calls -----------------------------------------------------------------------------------------------------------
 
@@ -318,7 +316,7 @@ class LearnerGroup:
             ClusterLost: there is no cluster any more, as the call in the loop says.
         """
         deadline, told = time.monotonic() + self.start_s, False
-        while not self.backend.has_room(self._place(rank)):
+        while not self.backend.has_room(self.places[rank]):
             self.backend.wait([self.ready], timeout=0)
             if not told:
                 self.losses.tell(

@@ -644,9 +644,8 @@ class RayBackend:
 
     def _remark(self, node: str, state: NodeState) -> None:
         """Let the user know that a node, or the head, does not answer, or answers again before it was lost."""
-        name = f"Node {self._name(node)}"
-        if node in (_HEAD, self._here):
-            name = "The head of the Ray cluster" if node == _HEAD else "Ray on this machine"
+        special = {_HEAD: "The head of the Ray cluster", self._here: "Ray on this machine"}
+        name = special.get(node) or f"Node {self._name(node)}"
         if state == "answers":
             self._remarks.append(f"{name} answers again.")
         else:
