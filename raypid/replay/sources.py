@@ -195,11 +195,11 @@ class ReplaySource:
             handle = self._handle(index)
             try:
                 head, step = self.backend.get(handle.submit(Replay.head), self.timeout_s)
-                return write_rows(Path(place), before, head, step, partial(self._coming, handle))
+                return write_rows(Path(place), before, head, step, partial(self._columns, handle))
             except (WorkerLost, TimeoutError) as error:
                 self._mend(index, handle, "save()", error)
 
-    def _coming(self, handle: Handle, spans: Sequence[Span], changing: bool) -> Iterator[Mapping[str, Array]]:
+    def _columns(self, handle: Handle, spans: Sequence[Span], changing: bool) -> Iterator[Mapping[str, Array]]:
         """The columns of a buffer's rows. Each span is on its way while the one before is used."""
         asked: deque[Future[dict[str, Array]]] = deque()
         for start, stop in spans:
@@ -224,7 +224,7 @@ class ReplaySource:
         while True:
             handle = self._handle(index)
             try:
-                return _ended(self._sending(handle, folders, draws))
+                return _run_steps(self._sending(handle, folders, draws))
             except (WorkerLost, TimeoutError) as error:
                 self._mend(index, handle, "load()", error)
 
@@ -281,7 +281,7 @@ class ReplaySource:
 
     def _fill(self, ranks: Sequence[int]) -> str:
         """Fill the buffers of learners that were rebuilt."""
-        said = [_ended(self._filling(rank, self._held[rank])) for rank in ranks]
+        said = [_run_steps(self._filling(rank, self._held[rank])) for rank in ranks]
         self._note_emptied([rank for rank in ranks if not self._holds_enough(rank)])
         return "".join(f" Its replay buffer is gone: {text}." for text in said)
 
@@ -690,7 +690,7 @@ def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
     return [parts[i::num] if i < len(parts) else [parts[i % len(parts)]] for i in range(num)], len(parts) == num
 
 
-def _ended(steps: Steps[T]) -> T:
+def _run_steps(steps: Steps[T]) -> T:
     """The result of work, whose waiting is done here."""
     while True:
         try:

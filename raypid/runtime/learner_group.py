@@ -281,7 +281,7 @@ class LearnerGroup:
         said, rebuilt = "", set[int]()
         try:
             while True:
-                what = self._said(lost, call)
+                what = self._describe(lost, call)
                 said = f"{said} {what}".strip()
                 self.losses.count("learners", what, error, number=len(lost), failure=LearnersFailed)
                 for rank in lost:
@@ -329,7 +329,7 @@ class LearnerGroup:
                 raise LearnersFailed(f"{what} It found no place in the cluster within {self.start_s:g} s.")
             time.sleep(0.5)
 
-    def _said(self, lost: Mapping[int, str], call: str) -> str:
+    def _describe(self, lost: Mapping[int, str], call: str) -> str:
         if not lost:
             return f"The learners lost their connection in {call}."
         if len(self) == 1:

@@ -172,7 +172,7 @@ class WorkerGroup(Generic[R, D]):
     def __len__(self) -> int:
         return len(self.handles)
 
-    def _given(self, index: int, args: tuple[object, ...]) -> list[object]:
+    def _arguments(self, index: int, args: tuple[object, ...]) -> list[object]:
         """The arguments of a call of worker `index` that is made now."""
         return [a.of(self.handles[index]) if isinstance(a, Argument) else a for a in args]
 
@@ -257,7 +257,7 @@ class WorkerGroup(Generic[R, D]):
 
     def reachable(self, data: Sequence[Future[T]]) -> list[Future[T]]:
         """Return the fragments that are not on lost nodes alone, and count the others as lost."""
-        return self._counted([future for future in data if not self.backend.is_lost(future)], len(data))
+        return self._count_missing([future for future in data if not self.backend.is_lost(future)], len(data))
 
     def intact(self, data: Sequence[Future[T]]) -> list[Future[T]]:
         """Return the fragments that can be fetched, and count the others as lost. For use after a call has failed for lack of one of
@@ -267,9 +267,9 @@ class WorkerGroup(Generic[R, D]):
             with suppress(WorkerLost, TimeoutError):
                 self.backend.get(future, timeout=LOOK_S)
                 kept.append(future)
-        return self._counted(kept, len(data))
+        return self._count_missing(kept, len(data))
 
-    def _counted(self, kept: list[Future[T]], num: int) -> list[Future[T]]:
+    def _count_missing(self, kept: list[Future[T]], num: int) -> list[Future[T]]:
         """Count as lost the fragments that are missing of `num`."""
         if missing := num - len(kept):
             self.losses.add("fragments", missing)
@@ -303,7 +303,9 @@ class WorkerGroup(Generic[R, D]):
 
     def call_each(self, method: Callable[..., T], *args: object) -> dict[int, T]:
         """Call `method` of every worker that is there; returns the results by worker, in order."""
-        results = self._results(lambda i: (self.handles[i].submit(method, *self._given(i, args)), None), method, args)
+        results = self._results(
+            lambda i: (self.handles[i].submit(method, *self._arguments(i, args)), None), method, args
+        )
         return {i: value for i, (value, _) in results.items()}
 
     def call_all_parts(self, method: Callable[..., tuple[A, B]], *args: object) -> list[tuple[A, Future[B]]]:
@@ -316,7 +318,9 @@ class WorkerGroup(Generic[R, D]):
         results: dict[int, tuple[A, Future[B]]] = {}
         while not results:
             self.wait_for_one()
-            results = self._results(lambda i: self.handles[i].submit_parts(method, *self._given(i, args)), method, args)
+            results = self._results(
+                lambda i: self.handles[i].submit_parts(method, *self._arguments(i, args)), method, args
+            )
         return list(results.values())
 
     def _results(
@@ -378,7 +382,7 @@ class WorkerGroup(Generic[R, D]):
 
     def start(self, index: int, method: Callable[..., tuple[R, D]], *args: object) -> None:
         """Call a method of worker `index`, after the calls that it has under way; `finished` returns the result."""
-        report, data = self.handles[index].submit_parts(method, *self._given(index, args))
+        report, data = self.handles[index].submit_parts(method, *self._arguments(index, args))
         patience = self.timeout_s + (0.0 if self._built[index] else START_S)
         self._running[index].append(_Call(method.__name__, args, report, data, time.monotonic() + patience))
 
