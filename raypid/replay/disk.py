@@ -96,11 +96,8 @@ def spans_of(start: int, stop: int, step: int) -> list[Span]:
 
 def joined(parts: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
     """The columns of several spans of rows after each other."""
-    found: dict[str, list[Array]] = {}
-    for part in parts:
-        for name, values in part.items():
-            found.setdefault(name, []).append(values)
-    return {name: np.concatenate(values) for name, values in found.items()}
+    found = list(parts)
+    return {name: np.concatenate([part[name] for part in found]) for name in (found[0] if found else ())}
 
 
 def check_written(folder: Path) -> None:

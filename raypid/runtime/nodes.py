@@ -16,6 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Literal
 
 from raypid.address import GREETING
@@ -149,12 +150,8 @@ def roles_text(places: Sequence[Place]) -> str:
 
 def numbers_text(numbers: Sequence[int]) -> str:
     """Numbers in rising order, in words: "0, 2 and 4 to 7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    # in a run of successive numbers, each is as far above its position as the others
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     texts = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(number) for number in run] for run in runs]
     return listed([text for run in texts for text in run])
 

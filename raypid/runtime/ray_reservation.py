@@ -68,7 +68,8 @@ class Reservation:
         taking = [place for place in places if bundle_of(place)]
         if not taking:
             return
-        group = self._group([bundle_of(place) for place in taking], [place.node for place in taking])
+        pins = [{_NODE_ID: place.node} if place.node else {} for place in taking]
+        group = self._group([bundle_of(place) for place in taking], pins)
         deadline = time.monotonic() + wait_s
         try:
             while not group.wait(1):  # whole seconds, so that Ctrl-C is heard
@@ -80,8 +81,8 @@ class Reservation:
         self._seats |= {key_of(place): Seat(group, i, place.node is not None) for i, place in enumerate(taking)}
         self.look()
 
-    def _group(self, bundles: list[dict[str, float]], nodes: Sequence[str | None]) -> PlacementGroup:
-        pins = [{_NODE_ID: node} if node else {} for node in nodes]
+    def _group(self, bundles: list[dict[str, float]], pins: list[dict[str, str]]) -> PlacementGroup:
+        """Ask for a group of bundles, each on a node with the labels in its pin."""
         group = placement_group(bundles, strategy="SPREAD", bundle_label_selector=pins if any(pins) else None)
         self._groups.append(group)
         return group
@@ -103,7 +104,7 @@ class Reservation:
     def unpin(self, place: Place) -> None:
         """Have a place anywhere whose planned node is gone: Ray would wait for that very node to come back."""
         if self._seats[key_of(place)].is_pinned:
-            self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [None]), 0)
+            self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [{}]), 0)
 
     def moved(self, place: Place, lost: Collection[str]) -> str:
         """Have a place, which is on a lost node, anew on another one; returns its node, "" while there is no room.
@@ -117,9 +118,7 @@ class Reservation:
             return self._move(key, bundle, spare[1])
         if key not in self._moving:
             elsewhere = {_NODE_ID: f"!in({','.join(sorted(lost))})"}
-            group = placement_group([bundle], strategy="PACK", bundle_label_selector=[elsewhere])
-            self._groups.append(group)
-            self._moving[key] = Seat(group, 0)
+            self._moving[key] = Seat(self._group([bundle], [elsewhere]), 0)
         node = self._node_of(self._moving[key])
         if not node or node in lost:
             return ""
