@@ -183,9 +183,8 @@ class Buffer:
         put("reward", t.reward.astype(np.float32, copy=False))
         if _MEMORY in t.behaviour:
             put(_MEMORY, t.behaviour[_MEMORY].astype(np.float32, copy=False))
-        put("terminated", t.terminated)
-        put("truncated", t.truncated)
-        put("valid", t.valid)
+        for name in ("terminated", "truncated", "valid"):
+            put(name, getattr(t, name))
         put("first", t.first[:-1])
 
     def _link(self, worker: int, ids: Array, first: Array, finals: tuple[Array, Array, Tree]) -> None:

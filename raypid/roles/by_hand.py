@@ -434,13 +434,9 @@ class Learner:
                 f"Learner.learn: {' and '.join(needs)} had nothing to go by. Call observe(report, fragment) for each fragment that goes "
                 f"into a Replay, or set {' and '.join(needs)} to false."
             )
-        (_, priorities), weights = self._learner.learn(
-            *samples,
-            timesteps=timesteps,
-            num_updates=sum(rows) // size,
-            reward_factor=inverse_deviation(self._returns),
-        )
-        return priorities, weights
+        num, factor = sum(rows) // size, inverse_deviation(self._returns)
+        done, weights = self._learner.learn(*samples, timesteps=timesteps, num_updates=num, reward_factor=factor)
+        return done[1], weights
 
     def metrics(self) -> dict[str, float]:
         """The mean of each of the algorithm's metrics over the updates since the last call; {} if there was none.

@@ -122,9 +122,7 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.merge(fragment.moments)
 
-    def learn(
-        self, *samples: Sample, timesteps: int, num_updates: int, reward_factor: float = 1.0
-    ) -> tuple[Done, Weights]:
+    def learn(self, *samples: Sample, timesteps: int, num_updates: int, reward_factor: float) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard and rewards times `reward_factor`.
 
         Returns what was done, and the new weights.
