@@ -81,7 +81,7 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
         pytest.skip("a memory learns with torch")
     config = ALGORITHMS.get(run).Config().replace({**settings, "kernel": kernel, "seed": 0, "model": model})
     spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), model, normalize=True)
-    arguments = (ALGORITHMS.get(run), config, spec, 0)
+    arguments = (ALGORITHMS.get(run), ALGORITHMS.get(run).make(config, spec, 0).config, spec, 0)
     short = {"rows": 5} if config.batch_size == 1 else {}  # each row is a step, for which all meet
     batches = [[fragment(10 * u + i, masked, streams=1 + i % 2, **short) for i in range(num)] for u in range(3)]
     batches[1][0] = fragment(7, masked, no_valid=True, streams=1, **short)  # for three fragments, all that rank 0 has
@@ -122,6 +122,7 @@ def test_a_state_of_one_goes_on_with_several(members: Members) -> None:
     config = PPOConfig(normalize_rewards=True, batch_size=24, seed=0)
     spec = build_spec(BOX, spaces.Discrete(3), ModelConfig(hidden=(16,)), normalize=True)
     first, second = ([fragment(10 * u + i, False) for i in range(4)] for u in range(2))
+    config = PPO.make(config, spec, 0).config
     one = Learner(PPO, config, spec, 0)
     one.update(*first, timesteps=100)
     state = one.state_dict()
