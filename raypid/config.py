@@ -426,29 +426,31 @@ class ModelConfig(Settings):
     """The network. Which one fits a space is chosen by `raypid.nn.catalog` where `network` is auto."""
 
     network: str = "auto"
-    """auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (mlp with that memory), or the name of a registered
-    torch.nn.Module. auto: cnn for images of 16 by 16 and more, else mlp."""
+    """Kind of network: auto, mlp, cnn (sized to the image; Nature's for 84x84), resnet (IMPALA's), lstm or gru (an mlp
+    with that memory), or the name of a registered torch.nn.Module. auto: a cnn for images of at least 16 by 16 pixels,
+    else an mlp."""
     hidden: tuple[int, ...] | None = tunable((64, 64), choices=((32, 32), (64, 64), (128, 128), (256, 256), (400, 300)))
-    """Widths of the fully connected layers (after the convolutions, where there are any). none: two layers, of 64 where observations are vectors of
-    at most 8 elements in all, else of 128; PPO: of 128 where observations have no bounds, actions are a Box and no episode
-    terminates within 100 random steps, else of 64."""
+    """Widths of the fully connected layers. They follow the convolutions, if there are any. none: chosen from the
+    environment (--explain shows the value and why)."""
     channels: tuple[int, ...] = ()
-    """Output channels of the convolutions; empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster: 16, 32 for Pong."""
+    """Output channels of the convolutions. Empty: as published (cnn 32, 64, 64; resnet 16, 32, 32). Fewer are faster,
+    such as 16, 32 for Pong."""
     activation: Literal["tanh", "relu", "silu"] = tunable("tanh", choices=("tanh", "relu"))
-    """Activation of the fully connected layers; convolutions use ReLU."""
+    """Activation function of the fully connected layers. Convolutions use ReLU."""
     memory: Literal["none", "lstm", "gru"] = "none"
-    """A recurrent layer before the heads, for what one observation does not show. Any network takes it; policy and value have one each, unless shared
-    is true."""
+    """Recurrent layer before the heads. It helps if one observation does not show enough, and every network takes one.
+    Policy and value have one each unless model.shared is true."""
     memory_size: int = tunable(64, 32, 256, "powers of 2")
-    """Units of the recurrent layer. More can hold more of the past; each step and update takes longer."""
+    """Units of the recurrent layer. More can remember more, but each step and update takes longer."""
     shared: bool = False
-    """Policy and value share all layers but the last; false: each has a network of its own. Image networks always share their convolutions."""
+    """Whether policy and value share all layers but the last. false: each has its own network. Image networks always
+    share their convolutions."""
     distribution: Literal["auto", "gaussian", "squashed_gaussian", "deterministic"] = "auto"
-    """Distribution of continuous actions; auto is a diagonal Gaussian. squashed_gaussian keeps actions within bounds by tanh; deterministic has no
-    noise of its own."""
+    """Distribution of continuous actions. auto: a diagonal Gaussian, or what the algorithm needs. squashed_gaussian:
+    tanh keeps actions within bounds. deterministic: the network's output, without noise."""
     log_std_init: float | None = tunable(None, -2.0, 0.5, also=(None,))
-    """Log of the standard deviation that a Gaussian starts with. 0 is a deviation of half the range of a bounded action; lower explores less at
-    first. none: -1 if observations have no bounds and no episode terminates within 100 random steps, else 0."""
+    """Log of the initial standard deviation of a Gaussian policy. 0 is half the range of a bounded action. Lower
+    explores less at first. Default: chosen from the environment (--explain shows the value and why)."""
     custom: dict[str, object] = field(default_factory=dict)
     """Keyword arguments for a registered network or model."""
 
@@ -481,121 +483,140 @@ class Config(Settings):
     """
 
     env: object = None
-    """CartPole-v1, ALE/Pong-v5, envpool:Pong-v5, reacher.py, reacher.py:Reach, module:Name, or a registered name. In Python a class or a function
-    too."""
+    """Environment: a Gymnasium id such as CartPole-v1 or ALE/Pong-v5, envpool:Pong-v5, a file (reacher.py,
+    reacher.py:Reach), module:Name, or a registered name. In Python also a class or a function."""
     env_config: dict[str, object] = field(default_factory=dict)
-    """Keyword arguments of the environment, such as {"continuous": true} of LunarLander-v3."""
+    """Keyword arguments of the environment, such as {"continuous": true} for LunarLander-v3."""
     custom_args: dict[str, object] = field(default_factory=dict)
-    """Values of the options that a project's options/custom_options.py declares: in `args` of environments, models and agents."""
+    """Values of the options that a project's options/custom_options.py declares. Environments, models and agents find
+    them in `args`."""
     vectorizer: Literal["auto", "native", "envpool", "ale", "sync", "threads", "processes", "async"] = "auto"
-    """How a worker steps its environments; auto takes the fastest that fits: its own vector entry point, ALE's, or sync (threads, where it waits)."""
+    """How a worker steps its environments. auto takes the fastest that fits: the environment's own vector entry point,
+    ALE's, or sync (threads if its steps wait)."""
     num_workers: int = 0
-    """Rollout workers. They are processes on Ray that step environments; more collect faster where environments are slow. 0: everything in this
-    process, without Ray."""
+    """Number of rollout workers. They are processes on Ray that step environments. More collect faster if environments
+    are slow. 0: everything runs in this process, without Ray."""
     num_envs_per_worker: int = tunable(8, 4, 64, "powers of 2")
-    """Environments that one worker steps side by side. More make fewer, larger calls of the network. PPO and A2C then also learn from more rows in
-    each update."""
+    """Environments that one worker steps side by side. More make fewer, larger calls of the network. With PPO and A2C,
+    each update then also learns from more rows."""
     num_learners: int = 0
-    """0: the learner lives in this process; 1: an actor of its own (for ray:// and GPU nodes); N: data-parallel actors that learn what one would."""
+    """Number of learner processes. 0: the learner runs in this process. 1: it is a Ray actor (for ray:// and GPU
+    nodes). N: data-parallel actors that together learn what one would."""
     parameter_server: bool = False
-    """On Ray, weights go through an actor of their own, one on each node that has workers: these pull the newest with every fragment, the evaluator
-    whenever it is free. false: they go along with each call by reference, which Ray caches on each node."""
+    """On Ray, distribute weights through one actor on each node that has workers. Workers pull the newest weights with
+    every fragment, the evaluator when it is free. false: each call has a reference to the weights, which Ray caches on
+    each node."""
     num_cpus: float | None = None
-    """CPUs to start Ray with, or to take at most of a cluster that is joined; none: all. A Ray that is started here never gets more workers than the
-    machine has CPUs; a larger number leaves room for learners."""
+    """CPUs to start Ray with, or the most to take of a cluster that is joined. A Ray that is started here never gets
+    more workers than the machine has CPUs; a larger number leaves room for learners. none: all CPUs."""
     num_gpus: float = 0
-    """GPUs of the learner, or of all learners together; 0 learns on the CPU."""
+    """GPUs of the learner, or of all learners together. 0: learn on the CPU."""
     gpu: str | None = None
-    """Ids of the GPUs that the run may use, such as 0,1,2: one learner for each, unless num_gpus or num_learners say otherwise; none: all."""
+    """Ids of the GPUs that the run may use, such as 0,1,2. There is one learner for each, unless num_gpus or
+    num_learners say otherwise. none: all GPUs."""
     num_cpus_per_worker: float = 1
-    """CPUs that each rollout worker reserves. A fraction, such as 0.1, lets workers that mostly wait share a core."""
+    """CPUs that each rollout worker reserves. With a fraction such as 0.1, workers that mostly wait share a core."""
     backend: Literal["auto", "local", "ray"] = "auto"
-    """auto is ray where there are workers; local runs the same roles in turn in this process (PPO and A2C: with the same numbers)."""
+    """Where the roles run. local: in this process, in turn (PPO and A2C: with the same numbers). ray: in actors on Ray.
+    auto: ray if there are workers, else local."""
     address: str | None = None
-    """A running Ray cluster to join ("auto", "host:6379", "ray://host:10001"); local starts Ray here, as none does where RAY_ADDRESS is not set."""
+    """Ray cluster to join: "auto", "host:6379" or "ray://host:10001". local starts Ray on this machine, as none does
+    unless RAY_ADDRESS is set."""
     fit: bool = False
-    """Shrink what does not fit on the machine, and say so. It may lower workers, learners, GPUs, environments, fragment_length and buffer_size.
-    false: the run stops before it starts."""
+    """Shrink a run that does not fit on the machine. The run says what it lowers: workers, learners, GPUs,
+    environments, fragment_length or buffer_size. false: such a run stops before it starts."""
     wait_for_room_s: float = 0.0
-    """Seconds to wait for room on a cluster that is full, or that grows on demand (KubeRay, Ray's launcher), which sees what the run waits for. With
-    fit, the run then takes what is there. 0: it is refused, or shrunk, within 10 seconds."""
+    """Seconds to wait for room on a cluster that is full, or that grows on demand (KubeRay, Ray's launcher). The
+    cluster sees what the run waits for. Afterwards, a run with fit takes what is there. 0: the run is refused, or
+    shrunk, within 10 seconds."""
     seed: int | None = None
-    """Seed of everything; none draws one (it is written to params.json). In one process, the same seed trains the same again."""
+    """Seed of all random numbers. In one process, the same seed trains the same again. none: a new seed, which is
+    written to params.json."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """The network."""
     device: str = "auto"
-    """Where the learner computes: auto, cpu, cuda, cuda:1 or mps (Apple's GPUs). auto: cuda where num_gpus is above 0, else cpu."""
+    """Where the learner computes: auto, cpu, cuda, cuda:1 or mps (Apple's GPUs). auto: cuda if num_gpus is above 0,
+    else cpu."""
     kernel: Literal["auto", "numpy", "torch"] = "auto"
-    """How small fully connected networks learn: a hand-written NumPy kernel or torch autograd; auto takes the faster."""
+    """How small fully connected networks learn: with a hand-written NumPy kernel, or with torch's autograd. auto takes
+    the faster."""
     num_threads: int = 0
-    """Threads of the learner; 0: all cores for convolutions and layers of 256 and more, else one, which is faster then. Where other programs keep
-    the cores busy, 1 is faster for layers of 256, too."""
+    """Threads of the learner. 0: all cores for convolutions and for layers of 256 and more, else one, which is faster
+    there. If other programs keep the cores busy, 1 is faster for layers of 256 too."""
     fragment_length: int = 128
-    """Rows that one call collects from each environment. A row is one step. Longer fragments make fewer calls, and workers get new weights less
-    often. With a memory, gradients reach back to a fragment's start."""
+    """Rows that one call collects from each environment. A row is one step. Longer fragments need fewer calls, but
+    workers get new weights less often. With a memory, gradients reach back to the start of a fragment."""
     batch_size: int = tunable(256, 32, 1024, "powers of 2")
-    """Rows in one gradient step. Larger batches give gradients with less noise, but fewer or slower steps. With several learners, the rows of all
-    together."""
+    """Rows in one gradient step. Larger batches give gradients with less noise, but fewer or slower steps. With several
+    learners, it counts the rows of all."""
     lr: float = tunable(3e-4, 3e-5, 1e-2, "log")
     """Learning rate. Too high, and returns collapse or losses jump; too low, and learning is slow."""
     gamma: float = tunable(0.99, 0.9, 0.9995, "log of 1 - x")
     """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead."""
     normalize_observations: bool | None = tunable(None, choices=(False, True))
-    """Subtract the running mean and divide by the running deviation of each element (merged over workers, saved, frozen in evaluation).
-    none: unless the bounds of all numbers are within [-30, 30]. A run keeps what it began with."""
+    """Shift and scale each element of observations by its running mean and deviation. The moments are merged over
+    workers, saved, and frozen in evaluation. A resumed run keeps its choice. Default: chosen from the environment
+    (--explain shows the value and why)."""
     normalize_rewards: bool = tunable(False, choices=(False, True))
-    """Divide rewards, in the learner, by the running deviation of the discounted return. So the same lr suits tasks with small and with large
-    rewards."""
+    """Divide rewards, in the learner, by the running deviation of the discounted return. So the same lr suits tasks
+    with small and with large rewards."""
     reward_scale: float = 1.0
-    """Factor on rewards in the learner; reported returns stay raw. It comes before reward_clip. normalize_rewards divides it out again, so beside
-    that it has no effect unless reward_clip is set."""
+    """Factor on rewards in the learner. Reported returns stay raw. It comes before reward_clip. normalize_rewards
+    divides it out again, so with that it has no effect unless reward_clip is set."""
     reward_clip: float | None = None
-    """Clip rewards to [-x, x] in the learner; reported returns stay raw. 1 is usual for Atari's games: large rewards then count no more than small
-    ones."""
+    """Clip rewards to [-x, x] in the learner. Reported returns stay raw. 1 is usual for Atari games: large rewards then
+    count no more than small ones. none: no clipping."""
     frame_stack: int = 1
-    """Policies see the last k observations. More show what one does not, such as motion; 1: only the newest."""
+    """Number of newest observations that the policy sees. More show what one does not, such as motion."""
     atari: bool | None = None
-    """Atari preprocessing (84x84 grey, frame skip 4, no-op starts, in ALE's own code); none: yes for ALE/ ids."""
+    """Atari preprocessing in ALE's own code: 84x84 grey, frame skip 4, no-op starts. none: on for ALE/ ids."""
     action_repeat: int = 1
-    """Repeat each action this many times and add up the rewards. More make episodes shorter for the policy, which decides less often."""
+    """Number of steps for which each action is repeated. Their rewards are added up. More make episodes shorter for the
+    policy, which decides less often."""
     time_limit: int | None = None
-    """Truncate episodes after this many steps. Values of the cut part are bootstrapped. none: only the environment ends episodes."""
+    """Steps after which episodes are truncated. The value of the rest is bootstrapped. none: only the environment ends
+    episodes."""
     observation_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to float observations, in their own units."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian noise that training adds to continuous actions, in units of the canonical action (1 is half the range)."""
     noise_persistence: float = tunable(16.0, 1.0, 128.0, "log")
-    """Steps that exploration noise lasts. In every second episode the random part of actions stays alike for about so long, which explores where
-    single random steps cancel out (Eberhard et al. 2023). These episodes stop where they earn less than the others. 1:
-    new noise at every step."""
+    """Steps that exploration noise lasts. In every second episode, the random part of actions stays similar for about
+    that long. This explores where single random steps cancel out (Eberhard et al. 2023). Such episodes stop if they
+    earn less than the others. 1: new noise at every step."""
     callbacks: object = None
     """Hooks that the run calls: a `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
-    """Training iterations between evaluations; 0: never; none: `raypid train` and `fit` evaluate in up to a tenth of the time, `train()` not
-    at all."""
+    """Training iterations between evaluations. 0: no evaluations. none: `raypid train` and `fit` spend up to a tenth of
+    the time on evaluations, `train()` none."""
     evaluation_env: object = None
-    """Environment of evaluations, given as env is (without env_config), with the same spaces; none: the one that is trained on."""
+    """Environment of evaluations, given as env is (without env_config). It must have the same spaces. none: the one
+    that is trained on."""
     evaluation_num_episodes: int = 10
-    """Episodes of one evaluation. More measure the policy more exactly, and take longer."""
+    """Episodes of one evaluation. More measure the policy more exactly, but take longer."""
     evaluation_num_envs: int | None = None
-    """Most environments that play an evaluation, besides those of training, which stay; none: 10. For simulators with few licences."""
+    """Most environments that play an evaluation, besides those of training. Lower it for simulators with few licences.
+    none: 10."""
     evaluation_parallel: bool | None = None
-    """On Ray, evaluate in a process of its own while training goes on; none: where a CPU is to spare. false: training waits meanwhile."""
+    """On Ray, evaluate in a separate process while training goes on. false: training waits for evaluations. none: true
+    if there is a spare CPU."""
     init_from: str | Path | None = None
     """Checkpoint, run folder or policy folder whose weights training starts from. It may also be called weights_file."""
     exact_resume: bool = False
-    """Make a save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit. On Ray that holds for PPO and A2C alone, which
-    take workers' data in a fixed order."""
+    """Make each save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit. On Ray, this
+    holds only for PPO and A2C, which take workers' data in a fixed order."""
     worker_timeout_s: float = 300.0
-    """Seconds without an answer after which a worker on Ray is killed and replaced. Several learners wait for each other as long."""
+    """Seconds without an answer after which a worker on Ray is killed and replaced. Several learners wait for each
+    other for the same time."""
     max_restarts: int = 10
-    """Lost processes of one kind within an hour that are replaced; one more, and the run ends. Those of a lost node do not count. It also limits how
-    often environments of a worker may crash, apart from one crash in 1,000 steps."""
+    """Most lost processes of one kind that are replaced within an hour. One more ends the run. Processes of a lost node
+    do not count. The limit also holds for crashes of a worker's environments, apart from one in 1,000 steps."""
     on_divergence: Literal["stop", "rollback"] = "stop"
-    """When weights, losses or actions are no longer finite. stop: the run ends, and keeps the batch and the last good weights in diverged/.
-    rollback: it goes back to its last checkpoint (the first is written at the start) with half the learning rate."""
+    """What to do if weights, losses or actions are no longer finite. stop: the run ends, and keeps the batch and the
+    last good weights in diverged/. rollback: it goes back to its last checkpoint (the first is written at the start)
+    with half the learning rate."""
     max_rollbacks: int = 3
-    """Rollbacks after which a run that diverges again stops."""
+    """Most rollbacks of a run. If it diverges once more, it stops."""
 
     groups: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "run": ("seed", "callbacks", "init_from", "exact_resume", "on_divergence", "max_rollbacks"),

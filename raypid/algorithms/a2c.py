@@ -19,7 +19,7 @@ class A2CConfig(ActorCriticConfig):
     num_envs_per_worker: int = 16
     fragment_length: int = tunable(16, 4, 128, "powers of 2")
     batch_size: int = 256
-    """Rows in one gradient step; a larger batch is cut into several steps, each row used once."""
+    """Rows in one gradient step. A larger batch is cut into several steps, and each row is used once."""
     lr: float = 1e-3
     gae_lambda: float = 0.95
     entropy_coef: float = 0.01

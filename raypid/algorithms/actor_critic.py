@@ -35,26 +35,30 @@ class ActorCriticConfig(OptimizerConfig, Config):
     """Settings of all actor-critic algorithms; an algorithm's Config inherits from it."""
 
     gae_lambda: float = tunable(0.95, 0.8, 0.995, "log of 1 - x", also=(1.0,))
-    """Lambda of generalised advantages; 1 is the n-step return. Lower trusts the learnt values more: less variance, more bias."""
+    """Lambda of generalised advantages. 1 gives n-step returns. Lower trusts the learnt values more: less variance,
+    more bias."""
     value_coef: float = tunable(0.5, 0.1, 1.0)
-    """Weight of the value loss. It matters most where policy and value share layers (images, model.shared)."""
+    """Weight of the value loss. It matters most if policy and value share layers (images, model.shared)."""
     entropy_coef: float = tunable(0.0, 1e-4, 0.1, "log", also=(0.0,))
     """Weight of the entropy bonus. Higher keeps the policy random for longer, so that it explores more."""
     max_grad_norm: float | None = tunable(0.5, 0.3, 5.0, "log")
-    """Largest L2 norm of a gradient; none does not clip. Longer gradients are scaled down to it, so that no single batch moves the weights far."""
+    """Largest L2 norm of a gradient. Longer gradients are scaled down to it, so that no single batch moves the weights
+    far. none: no clipping."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """What turns gradients into steps of the weights: Adam, or RMSProp as in the papers of A3C and IMPALA."""
+    """Optimizer of the weights: Adam, or RMSProp as in the papers of A3C and IMPALA."""
     rmsprop_eps: float = 0.01
     """RMSProp's epsilon, added to the root of the mean squared gradient. Larger values make smaller steps where gradients are small."""
     rmsprop_decay: float = 0.99
     """Decay rate of RMSProp's mean square. Closer to 1 averages over more steps."""
     normalize_advantages: bool = True
-    """Advantages of each minibatch have mean 0 and deviation 1. So the steps of the policy do not depend on the size of rewards."""
+    """Scale the advantages of each minibatch to mean 0 and deviation 1. So steps of the policy do not depend on the
+    size of rewards."""
     intrinsic_reward: object = None
-    """What replaces the task's reward in the learner, for pretraining: rnd (novelty), an IntrinsicReward class or "module:Name"; none: the task's own
-    reward."""
+    """Reward that replaces the task's in the learner, for pretraining: rnd (novelty), an IntrinsicReward class or
+    "module:Name". none: the task's own reward."""
     th_compile: bool = False
-    """Compile the network with torch.compile: half a minute at the start, faster on a GPU. It makes kernel auto torch."""
+    """Compile the network with torch.compile. It takes half a minute at the start, and is faster on a GPU. With it,
+    kernel auto is torch."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("gae_lambda", "rmsprop_decay"),

@@ -79,10 +79,10 @@ class AsynchronousConfig:
     max_staleness: int | None = None
     """Most updates between the weights that acted and the newest. Older data are dropped and counted (lost/stale). none: no limit."""
     fragments_in_flight: int = 2
-    """Calls of one worker that run or wait for the learner. 2: it acts while the learner learns from its last data; 1: it waits for that, and acts
-    with newer weights."""
+    """Most calls of one worker that run or wait for the learner. 2: it acts while the learner learns from its last
+    data. 1: it waits for that, and acts with newer weights."""
     steps_per_iteration: int | None = None
-    """Environment steps of one training iteration, of which results have a line each; none: one call of every worker."""
+    """Environment steps of one training iteration. Results have one line for each. none: one call of every worker."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "be at least 0": ("max_staleness",),
@@ -104,7 +104,8 @@ class GradientsConfig(AsynchronousConfig):
     """Settings of algorithms whose workers send gradients. Mix it into a Config: `class MyConfig(GradientsConfig, Config)`."""
 
     gradients_per_update: int = tunable(1, 1, 8, "powers of 2")
-    """Number of gradients that one step of the optimizer combines; 1 applies each as it arrives. More make steps fewer and less noisy."""
+    """Number of gradients that one step of the optimizer combines. 1 applies each as it arrives. More make steps fewer
+    and less noisy."""
     gradient_reduce: Literal["mean", "sum"] = "mean"
     """Whether a step of the optimizer takes the mean or the sum of its gradients. The sum grows with gradients_per_update."""
 
@@ -120,16 +121,18 @@ class OptimizerConfig:
     """Settings of the optimizer and of schedules. Mix it into a Config: `class MyConfig(OptimizerConfig, Config)`."""
 
     optimizer: str = "adam"
-    """What turns gradients into steps of the weights."""
+    """Optimizer of the weights."""
     adam_eps: float = 1e-5
     """Adam's epsilon, added to the root of the mean squared gradient. Larger values make smaller steps where gradients are small."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """linear: the learning rate falls over schedule_steps. It ends at schedule_end * lr. constant: it stays at lr."""
+    """How the learning rate changes. constant: it stays at lr. linear: it falls to schedule_end * lr over
+    schedule_steps."""
     schedule_steps: int | None = None
-    """Environment steps of the linear schedules; none: up to the run's stop at timesteps_total, which must then be given (--stop N, fit(stop=N),
-    train(num_train_steps=N)). A run that goes on to a later stop moves that end."""
+    """Environment steps over which linear schedules fall. none: up to the run's stop at timesteps_total, which must
+    then be given (--stop N, fit(stop=N), train(num_train_steps=N)). If a run goes on to a later stop, that end moves
+    too."""
     schedule_end: float = 0.0
-    """What the setting is multiplied by at the end of a linear schedule. 0: it falls to nothing; 0.1: to a tenth."""
+    """Factor on the setting at the end of a linear schedule. 0: it falls to nothing. 0.1: it falls to a tenth."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lie in [0, 1]": ("schedule_end",),

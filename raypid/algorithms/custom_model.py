@@ -24,23 +24,25 @@ class CustomModelConfig(GradientsConfig, OptimizerConfig, Config):
     """Settings of CustomModel."""
 
     agent: str = "default_agent"
-    """The agent, which computes gradients from the model's fragments: default_agent (the model's `step`), a registered name or "module:Class"."""
+    """Agent that computes gradients from the model's fragments: default_agent (the model's `step`), a registered name
+    or "module:Class"."""
     agent_config: dict[str, object] = field(default_factory=dict)
     """Values of the arguments that the agent's add_args declares."""
     fragment_length: int = tunable(128, 16, 512, "powers of 2")
     batch_size: int = 256
-    """Given to agent and model as args.batch_size. The models ppo and a2c compute each gradient from this many rows; yours may use it freely."""
+    """Given to agent and model as args.batch_size. The models ppo and a2c compute each gradient from this many rows.
+    Your own may use it freely."""
     lr: float = 3e-3
     optimizer: Literal["adam", "rmsprop", "sgd"] = "adam"
-    """The optimizer that applies the gradients of all workers."""
+    """Optimizer that applies the gradients of all workers."""
     rmsprop_eps: float = 0.01
     """RMSProp's epsilon, added to the root of the mean squared gradient. Larger values make smaller steps where gradients are small."""
     rmsprop_decay: float = 0.99
     """Decay rate of RMSProp's mean square. Closer to 1 averages over more steps."""
     momentum: float = 0.0
-    """Momentum of optimizer sgd; 0: none. Higher averages over more updates."""
+    """Momentum of optimizer sgd. Higher averages over more updates. 0: none."""
     max_grad_norm: float | None = tunable(None, 0.3, 20.0, "log", also=(None,))
-    """Largest L2 norm of a gradient; none does not clip. Longer gradients are scaled down to it."""
+    """Largest L2 norm of a gradient. Longer gradients are scaled down to it. none: no clipping."""
 
     no_effect = {
         **dict.fromkeys(

@@ -26,31 +26,35 @@ class DQNConfig(OffPolicyConfig):
     target_tau: float = tunable(0.01, 0.001, 0.05, "log")
     max_grad_norm: float | None = 10.0
     double: bool = True
-    """The learnt network chooses the next action, the target network values it (van Hasselt et al. 2016)."""
+    """Let the learnt network choose the next action, and the target network value it (van Hasselt et al. 2016)."""
     dueling: bool = tunable(False, choices=(False, True))
-    """Value of the state plus advantages of the actions (Wang et al. 2016). It helps where the choice of action often matters little."""
+    """Compute Q from a state's value and actions' advantages (Wang et al. 2016). It helps if the choice of action often
+    matters little."""
     noisy: float = 0.0
-    """sigma_0 of noisy layers, which then explore in place of epsilon (Fortunato et al. 2018; 0.5 there). Higher starts with more noise; 0: none."""
+    """Initial noise (sigma_0) of noisy layers, which explore in place of epsilon (Fortunato et al. 2018; 0.5 there).
+    Higher explores more. 0: no noisy layers."""
     num_atoms: int = 1
-    """Atoms of a distribution over returns (C51: Bellemare et al. 2017; 51 there); 1: plain values. More tell returns apart more finely, and make
-    updates slower."""
+    """Atoms of a distribution over returns (C51: Bellemare et al. 2017; 51 there). More tell returns apart more finely,
+    but make updates slower. 1: plain values."""
     v_min: float = -10.0
-    """Smallest return that the atoms stand for; lower ones count as this. It is in units of the rewards that are learnt from, after
-    normalize_rewards, reward_scale and reward_clip."""
+    """Smallest return that the atoms stand for. Lower ones count as this. It is in units of the rewards that are learnt
+    from, after normalize_rewards, reward_scale and reward_clip."""
     v_max: float = 10.0
-    """Largest return that the atoms stand for; higher ones count as this. In the same units as v_min."""
+    """Largest return that the atoms stand for, in the same units as v_min. Higher ones count as this."""
     layer_norm: bool = tunable(True, choices=(False, True))
-    """Normalise hidden layers; then target_network may be false. It allows higher learning rates."""
+    """Normalise hidden layers. It allows higher learning rates, and target_network may then be false."""
     huber: float = 1.0
-    """TD error at which the loss turns from square to linear; 0: square throughout. Smaller lets large errors count less."""
+    """TD error at which the loss turns from square to linear. Smaller lets large errors count less. 0: square
+    throughout."""
     epsilon_start: float = 1.0
-    """Chance of a random action when learning starts."""
+    """Probability of a random action when learning begins."""
     epsilon_end: float = tunable(0.02, 0.005, 0.2, "log")
-    """Chance of a random action after epsilon_steps. Higher explores more for the rest of the run."""
+    """Probability of a random action after epsilon_steps. Higher explores more for the rest of the run."""
     epsilon_steps: int = tunable(10_000, 1_000, 50_000, "log")
-    """Environment steps over which epsilon falls in a line. They begin after start_steps. More explore for longer."""
+    """Environment steps over which epsilon falls linearly. They begin after start_steps. More explore for longer."""
     worker_epsilon: float | None = None
-    """alpha of Ape-X: stream i of N explores with epsilon_end ** (1 + alpha * i / (N - 1)) for ever; none: all alike."""
+    """alpha of Ape-X: stream i of N always explores with epsilon_end ** (1 + alpha * i / (N - 1)). none: all streams
+    explore alike."""
 
     no_effect = {**OffPolicyConfig.no_effect, "bf16": "for Q-learning, which has no critics of its own"}
 

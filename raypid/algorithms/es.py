@@ -28,31 +28,39 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     )
     """The network."""
     num_envs_per_worker: int = tunable(32, 8, 128, "powers of 2")
-    """Environments that one worker steps side by side, each with a perturbation of its own. A worker's share of the population is best
-    a multiple of half of them: what a stream does after the last perturbation was given out counts for nothing."""
+    """Environments that one worker steps side by side, each with its own perturbation. A worker's share of the
+    population is best a multiple of half of them, since steps after the last perturbation was given out count for
+    nothing."""
     normalize_observations: bool | None = True
+    """Shift and scale each element of observations by its running mean and deviation. The moments are merged over
+    workers, saved, and frozen in evaluation. none: chosen from the environment (--explain shows the value and why)."""
     lr: float = tunable(0.02, 1e-3, 0.3, "log")
     population: int = tunable(32, 16, 128, "powers of 2")
-    """Pairs of perturbations (two episodes each) in one update, of all workers together. More estimate the gradient with less noise, and take
-    longer."""
+    """Pairs of perturbations in one update, of all workers together. Each pair plays two episodes. More estimate the
+    gradient with less noise, but take longer."""
     sigma: float = tunable(0.05, 0.01, 0.3, "log")
-    """Deviation of the perturbations. It is in units of the weights. Larger looks farther around the policy, and sees less detail."""
+    """Standard deviation of the perturbations, in units of the weights. Larger looks farther around the policy, but
+    sees less detail."""
     optimizer: Literal["adam", "sgd"] = "adam"
-    """What turns the estimated gradient into a step of the weights."""
+    """Optimizer that turns the estimated gradient into a step of the weights."""
     momentum: float = 0.9
-    """Momentum of optimizer sgd; 0: none. Higher averages over more updates."""
+    """Momentum of optimizer sgd. Higher averages over more updates. 0: none."""
     adam_eps: float = 1e-8
     weight_decay: float = tunable(0.0, 1e-4, 0.1, "log", also=(0.0,))
-    """Each update shrinks the weights by lr * weight_decay of themselves, whatever the optimizer (Loshchilov and Hutter 2019)."""
+    """Decoupled weight decay: each update shrinks the weights by the fraction lr * weight_decay (Loshchilov and Hutter
+    2019)."""
     fitness_shaping: Literal["rank", "normalize", "none"] = "rank"
-    """What takes the place of returns: centred ranks in [-0.5, 0.5], returns with mean 0 and deviation 1, or returns as they are."""
+    """What takes the place of returns. rank: centred ranks in [-0.5, 0.5]. normalize: returns with mean 0 and deviation
+    1. none: returns as they are."""
     reward_shift: float = 0.0
-    """Taken off every reward before returns are compared. A bonus for staying alive, left in, rewards a policy that does not move (Mania et al. 2018,
-    section 4)."""
+    """Subtracted from every reward before returns are compared. A bonus for staying alive, if it is left in, rewards a
+    policy that does not move (Mania et al. 2018, section 4)."""
     noise_table_size: int = 4_000_000
-    """Normal numbers in the table that all perturbations are cut from; a node holds it once (4 bytes each)."""
+    """Numbers in the table of normal noise from which all perturbations are cut. Each node holds it once, at 4 bytes a
+    number."""
     max_staleness: int | None = 1
-    """Fitness of weights that are older than this many updates is dropped and counted as lost/stale."""
+    """Most updates between the weights that were perturbed and the newest. Older fitness is dropped and counted
+    (lost/stale). none: no limit."""
     fragments_in_flight: int = 1
 
     no_effect = {
@@ -176,7 +184,7 @@ class ARSConfig(ESConfig):
     optimizer: Literal["adam", "sgd"] = "sgd"
     momentum: float = 0.0
     top_directions: int | None = tunable(None, 2, 16, "log", also=(None,))
-    """Number of pairs that count, those with the highest of their two returns (b in the paper); none: all."""
+    """Number of pairs that count, which are those with the highest of their two returns (b in the paper). none: all."""
 
     no_effect = {
         **ESConfig.no_effect,

@@ -30,18 +30,21 @@ class IMPALAConfig(AsynchronousConfig, A2CConfig):
     num_envs_per_worker: int = 8
     fragment_length: int = 32
     batch_size: int = 256
-    """Rows in one gradient step; a larger batch is cut into several steps, by streams."""
+    """Rows in one gradient step. A larger batch is cut into several steps, by streams."""
     fragments_per_update: int = tunable(1, 1, 8, "powers of 2")
-    """Fragments (of one worker each) that one update takes. More give updates with less noise, from data that have waited longer."""
+    """Fragments that one update takes, each of one worker. More give updates with less noise, but from data that have
+    waited longer."""
     gae_lambda: float = 1.0
-    """Lambda of V-trace; 1 is the paper's. Lower trusts the learnt values more: less variance, more bias."""
+    """Lambda of V-trace. 1 is the paper's. Lower trusts the learnt values more: less variance, more bias."""
     rho_clip: float = 1.0
-    """Largest weight of a TD error: decides which policy's value is learnt. The larger, the nearer to the newest policy, with more variance; the
-    smaller, the nearer to the one that acted."""
+    """Largest weight of a TD error in V-trace, which decides which policy's value is learnt. Larger is nearer to the
+    newest policy, with more variance; smaller is nearer to the one that acted."""
     c_clip: float = 1.0
-    """Largest weight of a trace: decides how fast that value is learnt. Smaller has less variance, and learns more slowly."""
+    """Largest weight of a trace in V-trace, which decides how fast values are learnt. Smaller has less variance, but
+    learns more slowly."""
     num_epochs: int = tunable(1, 1, 4)
-    """Passes over each batch. More learn more from the same data, and move the policy farther from the one that acted."""
+    """Passes over each batch. More learn more from the same data, but move the policy farther from the one that
+    acted."""
 
     ranges = {"be above 0": ("rho_clip", "c_clip"), "be at least 1": ("num_epochs", "fragments_per_update")}
 
@@ -127,24 +130,27 @@ class APPOConfig(IMPALAConfig):
 
     fragment_length: int = tunable(256, 32, 1024, "powers of 2")
     batch_size: int = 128
-    """Rows in one gradient step; a larger batch is cut into several steps."""
+    """Rows in one gradient step. A larger batch is cut into several steps."""
     lr: float = 5e-4
     gae_lambda: float = 0.98
     """Lambda of the returns. Lower trusts the learnt values more: less variance, more bias."""
     normalize_advantages: bool = True
     num_epochs: int = tunable(5, 1, 20, "log")
-    """Passes over each batch. More learn more from the same data, and move the policy farther from the one that acted."""
+    """Passes over each batch. More learn more from the same data, but move the policy farther from the one that
+    acted."""
     vtrace: bool = False
-    """Correct advantages and targets by V-trace for the older policy that acted; false: generalised advantages by the newest values. Where
-    probabilities change fast, as with continuous actions, V-trace cuts returns short; the loss clips its ratio in either case."""
+    """Correct advantages and targets by V-trace for the older policy that acted. With continuous actions, whose
+    probabilities change fast, V-trace cuts returns short. false: generalised advantages by the newest values. The loss
+    clips its ratio in either case."""
     clip: float = tunable(0.2, 0.1, 0.4)
-    """The probability ratio counts only within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted."""
+    """Clip range of the probability ratio. It counts only within [1 - clip, 1 + clip]. Smaller keeps each update closer
+    to the policy that acted."""
     value_clip: float | None = None
-    """Clip the change of a value in an update to [-x, x] in its loss; none: it is not clipped."""
+    """Clip the change of a value in one update to [-x, x], in the value loss. none: no clipping."""
     target_network: bool = False
     """Measure ratios, advantages and targets by a copy of the network, renewed every target_interval updates (IMPACT)."""
     target_interval: int = tunable(4, 1, 16, "powers of 2")
-    """Updates between copies. Fewer follow the learnt network more closely."""
+    """Updates between renewals of the target network. Fewer follow the learnt network more closely."""
     target_ratio: float = 2.0
     """Largest ratio of the acting policy to the target network's that counts (IMPACT's rho)."""
 

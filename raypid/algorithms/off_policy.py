@@ -37,59 +37,66 @@ class OffPolicyConfig(Config):
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None, activation="relu"))
     """The network."""
     fragment_length: int = 1
-    """Rows that one call collects from each environment; on Ray 8 or more, unless it is given. Best there is a call of 10 to 300 ms: shorter calls
-    cost more, longer ones act with older weights."""
+    """Rows that one call collects from each environment. On Ray it is 8 or more unless it is given: a call should take
+    10 to 300 ms there. Shorter calls cost more, longer ones act with older weights."""
     buffer_size: int = 200_000
-    """Steps that the replay buffer holds (over all shards, or learners). New ones overwrite the oldest. More take more memory."""
+    """Steps that the replay buffer holds, over all shards or learners. New ones overwrite the oldest. More take more
+    memory."""
     reward_scale: float = tunable(1.0, 0.01, 10.0, "log")
     start_steps: int = tunable(1_000, 100, 10_000, "log")
     """Environment steps with random actions, before learning. More show more of the task before the policy acts."""
     start_episodes: int = 0
-    """Episodes that must have ended before learning starts, so that it knows what the task rewards. Learning starts without them after five times
-    start_steps."""
+    """Episodes that must have ended before learning begins, so that it knows what the task rewards. After five times
+    start_steps, learning begins without them."""
     samples_per_insert: float = tunable(32.0, 4.0, 128.0, "log")
-    """Rows learnt for each step collected: batch_size * updates / steps. Higher learns more from each step, and takes longer for it. Whichever of
-    learner and workers is ahead waits."""
+    """Rows learnt for each step collected: batch_size * updates / steps. Higher learns more from each step, but takes
+    longer. Whichever of learner and workers is ahead waits."""
     a_l_ratio: float | None = None
-    """The same ratio as environment steps for each update; where given it sets samples_per_insert = batch_size / a_l_ratio."""
+    """Environment steps for each update. If given, it sets samples_per_insert to batch_size / a_l_ratio."""
     n_step: int = tunable(5, 1, 10)
     """Rewards that a target adds up before it bootstraps. More carry rewards back faster, but some of them were earned by older policies."""
     prioritized: bool = False
-    """Draw rows in proportion to their TD error (Schaul et al. 2016). false: all rows alike."""
+    """Draw rows in proportion to their TD error (Schaul et al. 2016). false: draw all rows alike."""
     priority_exponent: float = tunable(0.6, 0.2, 1.0)
     """Exponent of the priorities (alpha in the paper). 0 draws all rows alike; 1 in proportion to the TD error."""
     importance_exponent: float = 0.4
-    """Exponent of the importance weights (beta in the paper) at the start. These correct for rows that are drawn more often; 1 corrects fully, and is
-    reached after importance_steps."""
+    """Initial exponent of the importance weights (beta in the paper), which correct for rows that are drawn more often.
+    1 corrects fully, and is reached after importance_steps."""
     importance_steps: int = 100_000
     """Environment steps until importance_exponent has risen to 1."""
     num_replay_shards: int = 0
-    """Replay buffers in Ray actors of their own, which share buffer_size; 0: one in the learner's process."""
+    """Number of Ray actors that hold the replay buffer. They share buffer_size. 0: one buffer in the learner's
+    process."""
     learner_sync: Literal["all_reduce", "asynchronous"] = "all_reduce"
-    """How num_learners work together. all_reduce: every update is that of one learner. asynchronous: none waits for another; each does a portion of
-    updates from the newest parameters and adds its change, which counts 1/N (each keeps Adam's averages to itself)."""
+    """How num_learners work together. all_reduce: every update is that of one learner. asynchronous: no learner waits
+    for another; each makes some updates from the newest parameters and adds its change, which counts 1/N (each keeps
+    its own averages for Adam)."""
     target_tau: float = tunable(0.005, 0.001, 0.05, "log")
-    """How far the target network follows the learnt one; 1 copies it. Smaller keeps targets steadier, larger passes on faster what was learnt."""
+    """How far the target network follows the learnt one. 1 copies it. Smaller keeps targets steadier, larger passes on
+    faster what was learnt."""
     target_interval: int = 1
     """Updates between moves of the target network."""
     target_network: bool = True
     """Bootstrap from a copy of the network that follows it slowly, which keeps targets steady. Networks that normalise their layers can learn without
     one."""
     updates_per_call: int = 8
-    """Most updates for which rows are drawn at once, which is faster than one by one. With prioritized, priorities are older by up to as many
-    updates."""
+    """Most updates for which rows are drawn at once, which is faster than one by one. With prioritized, priorities may
+    then be that many updates old."""
     save_replay: bool = True
-    """Write the buffer with each checkpoint (only the newest keeps it), so that a resumed run goes on with it."""
+    """Write the buffer with each checkpoint, so that a resumed run goes on with it. Only the newest checkpoint keeps
+    it."""
     steps_per_iteration: int = 1_000
-    """Environment steps of one training iteration, of which results have a line each."""
+    """Environment steps of one training iteration. Results have one line for each."""
     max_grad_norm: float | None = tunable(None, 0.3, 20.0, "log", also=(None,))
-    """Largest L2 norm of a gradient; none does not clip. Longer gradients are scaled down to it, so that no single batch moves the weights far."""
+    """Largest L2 norm of a gradient. Longer gradients are scaled down to it, so that no single batch moves the weights
+    far. none: no clipping."""
     adam_eps: float = 1e-8
     """Adam's epsilon, added to the root of the mean squared gradient. Larger values make smaller steps where gradients are small."""
     bf16: bool = False
-    """Compute products between hidden layers of critics in bfloat16, which is less exact: faster for widths of 256 and more."""
+    """Compute products between hidden layers of critics in bfloat16, which is less exact. It is faster for widths of
+    256 and more."""
     th_compile: bool = False
-    """Compile the losses with torch.compile: half a minute at the start, faster on a GPU."""
+    """Compile the losses with torch.compile. It takes half a minute at the start, and is faster on a GPU."""
 
     no_effect = {
         "kernel": "for algorithms with replay, which always learn with torch",
@@ -180,13 +187,14 @@ class TemperatureConfig:
     """Settings of a policy's temperature. Mix it into a Config: `class MyConfig(TemperatureConfig, OffPolicyConfig)`."""
 
     alpha: float | None = None
-    """Fixed temperature, the weight of entropy beside rewards: higher explores more. none learns it so that the policy's entropy is
-    target_entropy."""
+    """Fixed temperature, the weight of entropy beside rewards. Higher explores more. none: it is learnt, so that the
+    policy's entropy is target_entropy."""
     alpha_init: float | None = tunable(None, 0.001, 1.0, "log", also=(None,))
-    """Where the learnt temperature begins; none: SAC 0.01 with discrete actions, 0.03 with continuous ones, SQN 0.5."""
+    """Temperature that learning starts from. none: 0.01 for SAC with discrete actions, 0.03 with continuous ones; 0.5
+    for SQN."""
     target_entropy: float | None = None
-    """Entropy that a learnt temperature keeps the policy at, in nats; higher explores more. none: for n discrete actions half of log n (SQN: a
-    quarter), else minus the number of action elements."""
+    """Entropy of the policy that a learnt temperature aims at, in nats. Higher explores more. none: half of log n for n
+    discrete actions (SQN: a quarter), else minus the number of action elements."""
 
     ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be above 0": ("alpha_init",)}
 
@@ -488,17 +496,17 @@ class CriticsConfig(OffPolicyConfig):
     start_steps: int = tunable(4_000, 100, 10_000, "log")
     start_episodes: int = 1
     n_step: int | None = tunable(None, 1, 10, also=(None,))  # type: ignore[assignment]
-    """Rewards that a target adds up before it bootstraps. More carry rewards back faster, but some of them were earned by older policies. none: 1 if
-    observations have no bounds, actions are a Box and no episode terminates within 100 random steps, else 5."""
+    """Rewards that a target adds up before it bootstraps. More carry rewards back faster, but some of them were earned
+    by older policies. Default: chosen from the environment (--explain shows the value and why)."""
     num_envs_per_worker: int = 16
     num_critics: int = 2
-    """Critics; the smallest value counts. Two or more keep values from being overestimated."""
+    """Number of critics, of which the smallest value counts. Two or more keep values from being overestimated."""
     critic_norm: Literal["none", "layer", "batch"] = "layer"
-    """Normalisation in the critics: none, layer, or (of SAC) batch, which is CrossQ, with target_network false."""
+    """Normalisation of the critics' hidden layers. batch is CrossQ: it needs SAC, and target_network false."""
     policy_delay: int = tunable(2, 1, 4)
     """Critic updates for each policy update. More let the critics settle before the policy follows them."""
     lr_critic: float | None = None
-    """Learning rate of the critics; none: lr."""
+    """Learning rate of the critics. none: lr."""
 
     ranges = {"be at least 1": ("num_critics", "policy_delay"), "be above 0 and finite": ("lr_critic",)}
 

@@ -27,43 +27,41 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults reach LunarLanderContinuous-v3's 200 and CartPole-v1's 475 as they are."""
 
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None))
-    """The network. Its hidden layers, left open, are 128, 128 where no episode terminates within 100 random steps, else 64, 64."""
+    """The network."""
     num_envs_per_worker: int | None = tunable(None, 4, 64, "powers of 2", also=(None,))  # type: ignore[assignment]
-    """Environments that one worker steps side by side. More make fewer, larger calls of the network. none: 8, or, where fragment_length is none too,
-    32 if observations have no bounds, actions are a Box, no episode terminates within 100 random steps and a step takes under 1 ms; else 16 if the
-    environments step as one vector of arrays."""
+    """Environments that one worker steps side by side. More make fewer, larger calls of the network. Default: chosen
+    from the environment (--explain shows the value and why)."""
     fragment_length: int | None = tunable(None, 32, 1024, "powers of 2", also=(None,))  # type: ignore[assignment]
-    """Rows that one call collects from each environment. A row is one step. Each update learns from fragment_length rows of each environment of each
-    worker. none: 256; 64 or 128 where num_envs_per_worker is none and becomes 32 or 16."""
+    """Rows that one call collects from each environment. A row is one step. Each update learns from this many rows of
+    every environment. Default: chosen from the environment (--explain shows the value and why)."""
     batch_size: int = 128
     lr: float = 5e-4
     gamma: float | None = tunable(None, 0.9, 0.9995, "log of 1 - x", also=(None,))  # type: ignore[assignment]
-    """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead. none: 0.998 where the time limit, of Gymnasium
-    or time_limit, is 501 to 1,000 steps and observations are neither normalised nor images; else 0.99."""
+    """Discount. Rewards count for about 1 / (1 - gamma) steps ahead: 0.99 looks 100 steps ahead. Default: chosen from
+    the environment (--explain shows the value and why)."""
     gae_lambda: float | None = tunable(None, 0.8, 0.995, "log of 1 - x", also=(1.0, None))  # type: ignore[assignment]
-    """Lambda of the advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more bias; none: 0.92 if
-    model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.95 if observations are normalised and actions
-    continuous; else 0.98."""
+    """Lambda of generalised advantages (equations 11 and 12). Lower trusts the learnt values more: less variance, more
+    bias. Default: chosen from the environment (--explain shows the value and why)."""
     entropy_coef: float | None = tunable(None, 1e-4, 0.1, "log", also=(None,))  # type: ignore[assignment]
-    """Weight of the entropy bonus; none: 0 for continuous actions, 0.05 for discrete ones if all observations are discrete, too, else 0.01. Higher
-    keeps the policy random for longer, so that it explores more."""
+    """Weight of the entropy bonus. Higher keeps the policy random for longer, so that it explores more. Default: chosen
+    from the environment (--explain shows the value and why)."""
     normalize_rewards: bool = True
     num_epochs: int | None = tunable(None, 1, 20, "log", also=(None,))
-    """Passes over a batch; none: 8 where an open gamma becomes 0.998, else 5 for discrete actions and 10 for continuous ones. More learn more from
-    the same data, and move the policy farther from the one that acted."""
+    """Passes over each batch. More learn more from the same data, but move the policy farther from the one that acted.
+    Default: chosen from the environment (--explain shows the value and why)."""
     clip: float | None = tunable(None, 0.1, 0.4, also=(None,))
-    """Clip of the probability ratio; it counts within [1 - clip, 1 + clip]. Smaller keeps each update closer to the policy that acted. none: 0.15 if
-    model.log_std_init is -1 because no episode terminates within 100 random steps; else 0.2."""
+    """Clip range of the probability ratio. It counts only within [1 - clip, 1 + clip]. Smaller keeps each update closer
+    to the policy that acted. Default: chosen from the environment (--explain shows the value and why)."""
     clip_schedule: Literal["constant", "linear"] = "constant"
-    """linear: clip falls over schedule_steps. It ends at schedule_end * clip. constant: it stays."""
+    """How clip changes. constant: it stays. linear: it falls to schedule_end * clip over schedule_steps."""
     value_clip: float | None = None
-    """Clip the change of a value in an update to [-x, x] in its loss; none: it is not clipped."""
+    """Clip the change of a value in one update to [-x, x], in the value loss. none: no clipping."""
     target_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(None,))
-    """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio); none: all epochs."""
+    """Stop the epochs once the policy has moved this far (mean of ratio - 1 - log ratio). none: all epochs."""
     desired_kl: float | None = tunable(None, 0.003, 0.1, "log", also=(0.0, None))
-    """How far an epoch should move the policy (mean of ratio - 1 - log ratio). After one that moved it twice as far, the learning rate falls, down to
-    a fiftieth of lr. After one that moved it half as far, it rises again, up to lr. 0: it stays at lr. none: 0 where observations are
-    normalised, else 0.01."""
+    """How far one epoch should move the policy (mean of ratio - 1 - log ratio). If it moves twice as far, the learning
+    rate falls, down to a fiftieth of lr. If it moves half as far, the rate rises again, up to lr. 0: it stays at lr.
+    Default: chosen from the environment (--explain shows the value and why)."""
 
     ranges = {
         "be above 0": ("clip", "value_clip", "target_kl"),

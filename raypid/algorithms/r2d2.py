@@ -46,11 +46,11 @@ class R2D2Config(DQNConfig):
     sequence_length: int = tunable(32, 16, 64, "powers of 2")
     """Rows of a sequence that are learnt from (80 in the paper). Longer ones teach the memory to hold more of the past."""
     burn_in: int = tunable(8, 0, 40)
-    """Rows before these that only bring the memory up to date (40 in the paper). More bring it closer to that of the newest weights, and take
-    longer."""
+    """Rows before each sequence that only update the memory (40 in the paper). More bring it closer to that of the
+    newest weights, but take longer."""
     priority_max_share: float = 0.9
-    """Share of the largest TD error in a sequence's priority, the rest being the mean (eta in the paper): eta * max |TD error| + (1 - eta) * mean |TD
-    error|."""
+    """Weight of the largest TD error in a sequence's priority (eta in the paper), which is eta * max |TD error| + (1 -
+    eta) * mean |TD error|."""
     value_rescaling: bool = True
     """Learn h(Q) = sign(Q) (sqrt(|Q| + 1) - 1) + 0.001 Q, so that returns of every size can be learnt (Pohlen et al. 2018)."""
 

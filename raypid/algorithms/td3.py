@@ -18,10 +18,11 @@ class TD3Config(CriticsConfig):
     """Settings of TD3. Actions are in units of the canonical action: 1 is half the range."""
 
     exploration_noise: float = tunable(0.1, 0.03, 0.6, "log")
-    """Deviation of the noise on the workers' actions. 1 is half the range of an action. Higher explores more."""
+    """Standard deviation of the noise on the workers' actions. 1 is half the range of an action. Higher explores
+    more."""
     target_noise: float = tunable(0.2, 0.05, 0.5, also=(0.0,))
-    """Deviation of the noise on the target policy's actions. 1 is half the range of an action. It makes the critics' values of similar actions
-    similar."""
+    """Standard deviation of the noise on the target policy's actions. 1 is half the range of an action. It makes the
+    critics' values of similar actions similar."""
     target_noise_clip: float = 0.5
     """Largest noise on the target policy's actions, in either direction."""
 
