@@ -111,9 +111,19 @@ class Moments(NamedTuple):
         return {f"{prefix}{name}": np.array(x) for name, x in zip(("count", "mean", "m2"), self, strict=True)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str = "") -> Moments:
-        """Return the moments from which `as_arrays` made these arrays, as copies."""
+    def from_arrays(cls, arrays: Mapping[str, Array], prefix: str = "", size: int | None = None) -> Moments:
+        """Return the moments from which `as_arrays` made these arrays, as copies.
+
+        Args:
+            size: D, which is then checked.
+
+        Raises:
+            ValueError: the arrays are not moments of rows [N, `size`].
+        """
         count, mean, m2 = (arrays[f"{prefix}{name}"] for name in ("count", "mean", "m2"))
+        if size is not None:
+            matching(count, np.zeros(()))
+            mean, m2 = (matching(x, np.zeros(size)) for x in (mean, m2))
         return cls(np.float64(count), mean.copy(), m2.copy())
 
 
@@ -247,6 +257,11 @@ def matching(saved: object, ours: Array) -> Array:
         return saved
     there = f"{saved.dtype} {list(saved.shape)}" if isinstance(saved, np.ndarray) else type(saved).__name__
     raise ValueError(f"an array of shape {list(ours.shape)} is needed, {there} was saved")
+
+
+def flat_rows(tree: TreeOf[ArrayT]) -> TreeOf[ArrayT]:
+    """Reshape the leaves [T, B, *] of a tree to [T * B, *]."""
+    return tree_map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
 def flat_views(flat: ArrayT, table: Table) -> dict[str, ArrayT]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -133,18 +132,6 @@ class ActorCritic(Algorithm[ActorCriticT]):
             self.optimizer = FlatRMSProp(
                 network, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, decay=c.rmsprop_decay
             )
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "slopes" in vars(cls):
-            _deprecated(f"{cls.__name__}.slopes", "loss_gradient")
-            setattr(cls, "loss_gradient", vars(cls)["slopes"])  # noqa: B010
-
-    @property
-    def learner(self) -> GradientSteps:
-        """The former way to take a gradient step."""
-        _deprecated(f"{type(self).__name__}.learner", "network, objective and optimizer (docs/extending.md)")
-        return GradientSteps(self)
 
     @classmethod
     def wants_torch(cls, config: ActorCriticT, spec: NetworkSpec) -> str:
@@ -354,28 +341,6 @@ class ActorCritic(Algorithm[ActorCriticT]):
         for name, part in self._rewards().items():
             if name in state:
                 part.load_state_dict(state[name])
-
-
-class GradientSteps:
-    """`self.learner` of algorithms that were written for raypid 0.1."""
-
-    def __init__(self, algorithm: ActorCritic[Any]) -> None:
-        self.algorithm = algorithm
-
-    def to_device(self, batch: Minibatch) -> Minibatch:
-        """`prepare` has moved it."""
-        return batch
-
-    def step(self, minibatch: Minibatch, lr: float) -> dict[str, Any]:
-        """One gradient step; returns its metrics."""
-        a = self.algorithm
-        loss, metrics = a.objective(a.network.evaluate(minibatch), minibatch)
-        norm = a.optimizer.minimise(loss, lr, minibatch.fraction)
-        return step_metrics(metrics, norm, minibatch.fraction)
-
-
-def _deprecated(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now {new}; the old name goes in the next version.", DeprecationWarning, stacklevel=3)
 
 
 WIDE = 128

@@ -20,7 +20,7 @@ from raypid.nn.numpy_mlp import Layer, SmallNetwork, initial_mlp
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Inputs
 from raypid.ops.optim import SGD, Adam, RMSProp, clip_norm
-from raypid.types import Array, ArrayT, TreeOf, flat_views, tree_map
+from raypid.types import Array, ArrayT, flat_rows, flat_views
 
 
 @dataclass(slots=True)
@@ -49,11 +49,6 @@ class LearningNetwork(FlatWeights, Protocol[ArrayT]):
 
     def predict(self, streams: Streams[ArrayT], parameters: Array | None = None) -> tuple[ArrayT, ArrayT]:
         """Compute log_prob [T, B] of the actions and value [T+1, B] without a gradient, with `parameters` [P] or, if None, the weights."""
-
-
-def flat_rows(action: TreeOf[ArrayT]) -> TreeOf[ArrayT]:
-    """[T, B, *] to [T * B, *]."""
-    return tree_map(lambda a: a.reshape(-1, *a.shape[2:]), action)
 
 
 @dataclass(slots=True)

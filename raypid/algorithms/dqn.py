@@ -105,10 +105,9 @@ class DQN(OffPolicy[DQNConfig]):
             return {"random": True}
         if c.noisy:
             return {}
-        streams, workers = c.num_envs_per_worker, max(1, c.num_workers)
         if c.worker_epsilon is not None:
-            i = worker_index * streams + np.arange(streams)
-            share = i / max(1, workers * streams - 1)
+            i = worker_index * c.num_envs_per_worker + np.arange(c.num_envs_per_worker)
+            share = i / max(1, c.num_streams - 1)
             return {"epsilon": (c.epsilon_end ** (1 + c.worker_epsilon * share)).astype(np.float32)}
         done = min(1.0, (timesteps - c.start_steps) / c.epsilon_steps) if c.epsilon_steps else 1.0
         return {"epsilon": c.epsilon_start + (c.epsilon_end - c.epsilon_start) * done}

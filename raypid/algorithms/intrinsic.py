@@ -19,14 +19,13 @@ from raypid.ops.normalizer import (
     ReturnScaler,
     merge_moments,
     moments_of,
-    saved_moments,
     scale_of,
     zero_moments,
 )
 from raypid.ops.optim import Adam
 from raypid.ops.returns import next_values
 from raypid.registry import INTRINSIC_REWARDS
-from raypid.types import Array, Collective, Trajectory, flat_views, matching, tree_map
+from raypid.types import Array, Collective, Moments, Trajectory, flat_views, matching, tree_map
 
 
 class IntrinsicReward(ABC):
@@ -166,8 +165,7 @@ class RandomNetworkDistillation(IntrinsicReward):
         self.target.flat[:] = matching(state["target"], self.target.flat)
         self.predictor.flat[:] = matching(state["predictor"], self.predictor.flat)
         self.optimizer.load_state_dict(state["optimizer"])
-        moments, size = state["moments"], len(self.moments.mean)
-        self.moments = saved_moments(moments["count"], moments["mean"], moments["m2"], size)
+        self.moments = Moments.from_arrays(state["moments"], size=len(self.moments.mean))
         self.scaler.load_state_dict(state["scaler"])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from raypid.algorithms.joint_batch import Share, share_of_rows
 from raypid.nn.pipeline import Inputs
-from raypid.types import Array, ArrayT, Collective, Tensor, TreeOf, to_numpy, tree_map
+from raypid.types import Array, ArrayT, Collective, Tensor, TreeOf, flat_rows, to_numpy, tree_map
 
 if TYPE_CHECKING:
     from raypid.nn.networks import TorchInputs
@@ -141,7 +141,7 @@ class Streams(_Held, Generic[ArrayT]):
         return batch
 
     def _batch(self, inputs: Inputs | TorchInputs | None, which: Array | slice) -> Batch[ArrayT]:
-        action = tree_map(lambda a: a.reshape(-1, *a.shape[2:])[which], self.action)
+        action = tree_map(lambda a: a[which], flat_rows(self.action))
         return Batch(inputs, action, *(self.columns[name].reshape(-1)[which] for name in COLUMNS))
 
     def by_row(self, log_prob: ArrayT, value: ArrayT) -> tuple[ArrayT, ArrayT]:

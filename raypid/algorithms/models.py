@@ -21,7 +21,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.pipeline import nest
 from raypid.nn.policy import make_policy
-from raypid.types import Array, Trajectory, Tree, Weights, flat_views, to_numpy, tree_leaves, tree_map
+from raypid.types import Array, Trajectory, Tree, Weights, flat_rows, flat_views, to_numpy, tree_leaves
 
 Gradient = tuple[dict[str, Array], dict[str, float]]
 _ACTION, _LOG_PROB = "canonical", "log_prob"
@@ -91,8 +91,8 @@ class ActorCriticModel:
         The advantages are generalised ones (gae_lambda); of `Rs` nothing is used.
         """
         t, a = trajectory, self.algorithm
-        rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), t.obs)
-        behaviour = {_LOG_PROB: t.behaviour[_LOG_PROB], "value": self.values(rows).reshape(t.first.shape)}
+        value = self.values(flat_rows(t.obs)).reshape(t.first.shape)
+        behaviour = {_LOG_PROB: t.behaviour[_LOG_PROB], "value": value}
         if t.final is not None:
             behaviour["final_value"] = self.values(t.final.obs)
         parts = {name: x for name, x in t.behaviour.items() if name.startswith(f"{_ACTION}/")}

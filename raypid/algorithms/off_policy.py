@@ -131,7 +131,7 @@ class OffPolicyConfig(Config):
                 f"A memory ({self.model.cell}) learns from sequences, this algorithm from single rows of its buffer: "
                 "set frame_stack in its place, or take R2D2, PPO, A2C, A3C, IMPALA or APPO."
             )
-        smallest = self.fragment_length * self.num_envs_per_worker * max(1, self.num_workers) * 2
+        smallest = self.fragment_length * self.num_streams * 2
         if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
             raise ConfigError(
                 f"buffer_size {self.buffer_size:,} is too small: it must hold start_steps ({self.start_steps:,}), a batch "
@@ -170,11 +170,15 @@ class OffPolicyConfig(Config):
         return float(self.importance_exponent + (1.0 - self.importance_exponent) * done)
 
     @property
+    def num_streams(self) -> int:
+        """Number of environments of all workers."""
+        return self.num_envs_per_worker * max(1, self.num_workers)
+
+    @property
     def ray_fragment_length(self) -> int:
         """Rows of a call on Ray, where nobody has said how many: 8, or as many as the buffer holds twice. With 1, two workers made SAC slower
         than none."""
-        streams = self.num_envs_per_worker * max(1, self.num_workers)
-        return max(self.fragment_length, min(8, self.buffer_size // (2 * streams)))
+        return max(self.fragment_length, min(8, self.buffer_size // (2 * self.num_streams)))
 
     @property
     def updates_per_step(self) -> float:
@@ -455,7 +459,7 @@ def continuous(config: OffPolicyConfig, spec: NetworkSpec, kind: str) -> Network
     Raises:
         ConfigError: discrete actions.
     """
-    if any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions):
+    if any(leaf.is_discrete for leaf in spec.actions):
         raise ConfigError(
             f"This algorithm takes continuous (Box) actions, not {_named(spec)}; for discrete ones there are DQN, SQN, SAC and PPO."
         )
@@ -468,9 +472,8 @@ def continuous(config: OffPolicyConfig, spec: NetworkSpec, kind: str) -> Network
 
 
 def _named(spec: NetworkSpec) -> str:
-    """The actions as their spaces."""
-    names = {"categorical": "Discrete", "multi_categorical": "MultiDiscrete", "bernoulli": "MultiBinary"}
-    found = [names.get(leaf.kind, "Box") for leaf in spec.actions]
+    """The kinds of the action's spaces, for a message."""
+    found = [leaf.space for leaf in spec.actions]
     return found[0] if len(found) == 1 and not spec.actions[0].path else f"several of them ({', '.join(found)})"
 
 

@@ -173,7 +173,7 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
 
     @classmethod
     def for_spaces(cls, config: PPOConfig, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
-        is_discrete = any(leaf.nvec or leaf.kind == "bernoulli" for leaf in spec.actions)
+        is_discrete = any(leaf.is_discrete for leaf in spec.actions)
         actions, entropy_coef, num_epochs = ("discrete", 0.01, 5) if is_discrete else ("continuous", 0.0, 10)
         entropy = (entropy_coef, f"for {actions} actions")
         if is_discrete and all(leaf.kind.endswith("discrete") for leaf in spec.pipeline.leaves):

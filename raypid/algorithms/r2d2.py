@@ -87,14 +87,13 @@ class R2D2Config(DQNConfig):
         if self.buffer_size < (least := self.rows_to_start()):
             raise ConfigError(
                 f"buffer_size {self.buffer_size:,} is too small: sequences of {self.burn_in + self.sequence_length} rows from "
-                f"{self.num_envs_per_worker * max(1, self.num_workers)} environments need {least:,}."
+                f"{self.num_streams} environments need {least:,}."
             )
 
     def rows_to_start(self) -> int:
         """So many that every stream has sequences."""
         rows = self.burn_in + self.sequence_length + self.fragment_length
-        streams = self.num_envs_per_worker * max(1, self.num_workers)
-        return max(self.batch_size, 2 * rows * streams)
+        return max(self.batch_size, 2 * rows * self.num_streams)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raypid.algorithms.backprop import Evaluated, LearningNetwork, flat_rows
+from raypid.algorithms.backprop import Evaluated, LearningNetwork
 from raypid.algorithms.minibatches import COLUMNS, Batch, Minibatch, Streams
 from raypid.config import Config, ConfigError
 from raypid.nn.distributions import JointDistribution
@@ -20,7 +20,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork, on_device
 from raypid.nn.pipeline import Inputs
 from raypid.nn.torch_cells import Memory
-from raypid.types import Array, tree_map
+from raypid.types import Array, flat_rows, tree_map
 
 
 def device_for(config: Config) -> torch.device:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from raypid.config import ModelConfig
 from raypid.errors import ConfigError
 from raypid.modules import name_of
-from raypid.nn.network_spec import ActionLeaf, Leaf, NetworkSpec, PipelineSpec
+from raypid.nn.network_spec import DISTRIBUTIONS, ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.numpy_cells import STEPS
 from raypid.registry import NETWORKS, is_model
 from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
@@ -31,7 +31,6 @@ PLAIN = 30.0
 NO_BOUND = 1e9
 """Bounds of this size say nothing: they are there because a Box asks for some."""
 _INPUTS = {"Box": "vector", "Discrete": "discrete", "MultiDiscrete": "multi_discrete", "MultiBinary": "vector"}
-_DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 
 
 def observation_leaf(leaf: SpaceLeaf, seen: Array | None = None) -> Leaf:
@@ -81,7 +80,7 @@ def action_leaf(leaf: SpaceLeaf, model: ModelConfig) -> ActionLeaf:
     """Choose the distribution over one array of an action."""
     space, shape, dtype = leaf.space, leaf.shape, str(leaf.dtype)
     if not isinstance(space, spaces.Box):
-        kind = _DISTRIBUTIONS[leaf.kind]
+        kind = DISTRIBUTIONS[leaf.kind]
         return ActionLeaf(path=leaf.path, kind=kind, shape=shape, nvec=leaf.nvec, start=leaf.start, dtype=dtype)
     kind = "gaussian" if model.distribution == "auto" else model.distribution
     # where integers have no bound, Gymnasium writes the limits of their dtype

@@ -15,7 +15,7 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
     """Return the settings that have no effect with this network, as `Config.idle` does for the others."""
     own, leaves = NETWORKS.is_own(spec.network), spec.pipeline.leaves
     layers = bool(spec.hidden or spec.memory) if own else bool(spec.memory)
-    continuous = any(not action.nvec and action.kind != "bernoulli" for action in spec.actions)
+    continuous = any(not action.is_discrete for action in spec.actions)
     floats = any(np.issubdtype(np.dtype(leaf.dtype), np.floating) for leaf in leaves)
     alone = "a network that has a policy or Q-values alone, as this algorithm's"
     owner = "this network, which has no layers to share" if spec.num_values else alone

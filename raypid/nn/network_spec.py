@@ -14,6 +14,8 @@ import numpy as np
 from raypid.errors import shown
 from raypid.types import Table
 
+DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
+"""Kind of a space with discrete elements -> the distribution over its actions."""
 Head = str
 """actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a
 user's own model, which replaces raypid's networks."""
@@ -67,6 +69,15 @@ class ActionLeaf(_Part):
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     """Bounds of each element of a Box, flattened; infinite where there are none."""
+
+    @property
+    def space(self) -> str:
+        """Kind of the space: Box, Discrete, MultiDiscrete or MultiBinary."""
+        return next((space for space, kind in DISTRIBUTIONS.items() if kind == self.kind), "Box")
+
+    @property
+    def is_discrete(self) -> bool:
+        return self.space != "Box"
 
     @property
     def size(self) -> int:

@@ -57,7 +57,6 @@ class DefaultAgent:
         self.model = model
         self._step = with_returns(model.step)
         self._waiting: deque[tuple[Trajectory, Array | None]] = deque()
-        self._steps: Iterator[object] = iter(())
 
     def set_weights(self, weights: Parts) -> None:
         self.model.set_weights(weights)
@@ -67,20 +66,14 @@ class DefaultAgent:
 
     def fetch_grads(self, weights: Parts) -> object:
         self.model.set_weights(weights)
-        if (found := next(self._steps, None)) is not None:
-            return found
         if not self._waiting:
             return None
-        trajectory, returns = self._waiting.popleft()
-        stepped = self._step(trajectory, returns)
-        if stepped is None:
+        found = self._step(*self._waiting.popleft())
+        if found is None:
             raise UserError(
                 f"{type(self.model).__qualname__}.step() returned None; it returns a gradient, or yields several."
             )
-        if not inspect.isgenerator(stepped):
-            return stepped
-        self._steps = stepped
-        return next(stepped, None)
+        return found
 
 
 def takes_returns(method: Callable[..., object]) -> bool:

@@ -14,7 +14,7 @@ from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.ops.returns import gae, next_values
 from raypid.registry import MODEL_METHODS, NETWORKS, called, check_methods
-from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_views, to_numpy, tree_leaves, tree_map
+from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_rows, flat_views, to_numpy, tree_leaves
 
 Parts: TypeAlias = object
 """Weights or gradients: NumPy arrays (or what np.asarray takes) in a dict, a list or a tuple, nested as you like."""
@@ -236,8 +236,7 @@ class ModelPolicy(NetworkPolicy):
         """The discounted returns [T, B] of a fragment. Where the rewards of an episode go on beyond it, they end with the model's
         value of the observation there, if it has values(observation), and with nothing more if it has not."""
         t = trajectory
-        rows = tree_map(lambda x: x.reshape(-1, *x.shape[2:]), t.obs)
-        value = self._values(rows, t.first.size).reshape(t.first.shape)
+        value = self._values(flat_rows(t.obs), t.first.size).reshape(t.first.shape)
         last = () if t.final is None else (t.final.t, t.final.b, self._values(t.final.obs, len(t.final.t)))
         ends = (t.terminated, t.truncated, t.valid)
         advantage: Array = gae(t.reward, value[:-1], next_values(value, *last), *ends, self.gamma, 1.0)
@@ -274,7 +273,7 @@ def _pair(returned: object, whole: Sequence[str]) -> tuple[object, Mapping[str, 
 
 def _fault(leaf: ActionLeaf, action: Array) -> str:
     """Describe what is wrong with the values of actions [B, *]; "" if nothing is."""
-    if leaf.kind not in ("categorical", "multi_categorical", "bernoulli"):
+    if not leaf.is_discrete:
         return "" if np.isfinite(action).all() else "actions that are not finite"
     if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:
         return f"actions of dtype {action.dtype}; the environment takes integers"

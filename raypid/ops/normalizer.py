@@ -33,17 +33,6 @@ def zero_moments(size: int) -> Moments:
     return Moments(np.float64(0.0), np.zeros(size), np.zeros(size))
 
 
-def saved_moments(count: Array, mean: Array, m2: Array, size: int) -> Moments:
-    """Copies of moments of rows [N, `size`] that were saved.
-
-    Raises:
-        ValueError: they are those of something else.
-    """
-    like = zero_moments(size)
-    num_rows = np.float64(matching(count, np.asarray(like.num_rows)))
-    return Moments(num_rows, matching(mean, like.mean).copy(), matching(m2, like.m2).copy())
-
-
 def scale_of(moments: Moments) -> tuple[Array, Array]:
     """(mean, 1 / standard deviation), float32 [D]; (0, 1) as long as fewer than two rows were counted."""
     count, mean, m2 = moments
@@ -69,11 +58,23 @@ class DiscountedReturns:
         if self.reward_clip is not None:
             reward = np.clip(reward, -self.reward_clip, self.reward_clip)
         carry = self._carry if len(self._carry) == reward.shape[1] else np.zeros(reward.shape[1])
-        returns = np.empty(reward.shape)
-        for t, passes in enumerate(~first[:-1] * self.gamma):
-            returns[t] = carry = carry * passes + reward[t]
-        self._carry = carry
+        returns, self._carry = _discounted(reward, first, carry, self.gamma)
         return moments_of(returns[valid][:, None])
+
+
+def _discounted(reward: Array, first: Array, carry: Array, gamma: float) -> tuple[Array, Array]:
+    """Discounted returns so far [T, B] float64 of running episodes, and those after the last row [B].
+
+    Args:
+        reward: [T, B].
+        first: [T+1, B] bool, row t starts an episode.
+        carry: [B] the returns before row 0.
+    """
+    returns = reward.astype(np.float64)
+    for row, passes in zip(returns, ~first[:-1] * gamma, strict=True):
+        row += carry * passes
+        carry = row
+    return returns, carry
 
 
 ROUNDING = 1e-7
@@ -141,13 +142,9 @@ class ReturnScaler:
         nth = _nth(here)
         for k in range(nth.max() + 1):  # the k-th fragment of each stream continues its (k-1)-th
             columns = np.flatnonzero(nth == k)
-            passes, carry = ~first[:-1, columns] * self.gamma, self.carry[here[columns]]
-            so_far = reward[:, columns].astype(np.float64)
-            for row, passed in zip(so_far, passes, strict=True):
-                row += carry * passed
-                carry = row
-            returns[:, columns] = so_far
-            self.carry[here[columns]] = carry
+            at = here[columns]
+            found = _discounted(reward[:, columns], first[:, columns], self.carry[at], self.gamma)
+            returns[:, columns], self.carry[at] = found
         seen = (self.carry[here], moments_of(returns[valid][:, None]))
         everywhere = [seen] if collective is None else collective.gather(seen)
         for of, (there, _) in zip(streams, everywhere, strict=True):
@@ -159,5 +156,5 @@ class ReturnScaler:
         return {**self.moments.as_arrays(), "carry": self.carry.copy()}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        self.moments = saved_moments(state["count"], state["mean"], state["m2"], size=1)
+        self.moments = Moments.from_arrays(state, size=1)
         self.carry = matching(state["carry"], np.empty(len(state["carry"]))).copy()

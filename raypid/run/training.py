@@ -30,7 +30,6 @@ from raypid.modules import entry_name
 from raypid.neighbours import refuse_file_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, save_policy
-from raypid.ops.normalizer import saved_moments
 from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile
 from raypid.phases import phase
@@ -52,7 +51,7 @@ from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalHandle
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.spaces import brief
-from raypid.types import Array, Report, Weights
+from raypid.types import Array, Moments, Report, Weights
 
 if TYPE_CHECKING:
     from raypid.run.explain import Explanation
@@ -723,7 +722,7 @@ class Training:
             counters = _checked(manifest["counters"])
             learnt, workers = state["learner"], dict(state["workers"])
             r = state.get("returns")  # older ones have none
-            returns = None if r is None else saved_moments(r["count"], r["mean"], r["m2"], size=1)
+            returns = None if r is None else Moments.from_arrays(r, size=1)
             rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
             whole_lengths = [int(length) for length in lengths]
             if (algorithm := manifest["algorithm"]) != self.run:

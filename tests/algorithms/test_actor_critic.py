@@ -20,7 +20,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Inputs
 from raypid.ops.normalizer import moments_of, scale_of
-from raypid.types import Final, Trajectory, Update, Weights
+from raypid.types import Final, Trajectory, Weights
 
 T, B = 12, 3
 F = np.float32
@@ -324,32 +324,6 @@ def test_a_loss_of_one_s_own_is_used_and_its_numpy_form_only_beside_it() -> None
         OwnLoss.make(PPOConfig(kernel="numpy"), spec, 0)
     assert "own" in OwnLoss.make(PPOConfig(), spec, 0).update(trajectory(), 0).metrics
     assert OwnUpdate.make(PPOConfig(), spec, 0).update(trajectory(), 0).metrics["own"] == 0
-
-
-def test_names_of_the_version_before_still_work() -> None:
-    class Old(A2C):
-        def update(self, batch: Any, timesteps: int) -> Any:
-            rows = self.learner.to_device(self.prepare(batch))
-            metrics = [self.learner.step(minibatch, 1e-3) for minibatch in self.minibatches(rows)]
-            self.finish(batch)
-            return Update(self.mean_metrics(metrics), len(metrics))
-
-    old, new = (cls.make(A2CConfig(lr=1e-3), make_spec(), 0) for cls in (Old, A2C))
-    with pytest.warns(DeprecationWarning, match=r"Old.learner is now network, objective and optimizer"):
-        found = old.update(trajectory(), 0)
-    expected = new.update(trajectory(), 0)
-    assert found.metrics == {k: v for k, v in expected.metrics.items() if k != "lr"}
-    np.testing.assert_array_equal(old.weights().flat, new.weights().flat)
-    with pytest.warns(DeprecationWarning, match=r"Slopes.slopes is now loss_gradient"):
-
-        class Slopes(A2C):
-            def loss(self, *args: Any) -> Any:
-                return super().loss(*args)
-
-            def slopes(self, *args: Any) -> Any:
-                return A2C.loss_gradient(self, *args)
-
-    assert kernel_for(Slopes, A2CConfig(), make_spec()) == ("numpy", "")
 
 
 def test_mean_metrics() -> None:
