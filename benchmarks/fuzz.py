@@ -578,7 +578,7 @@ class Policies(FolderLoader):
         from raypid.deploy import environment_of
         from raypid.nn.policy import read_policy_weights
 
-        spec, weights, info = read_policy_weights(folder)
+        spec, weights, info, _ = read_policy_weights(folder)
         raypid.load_policy(folder.parent)
         environment_of(folder)
         return digest([spec.to_dict(), weights.flat, weights.extra, weights.version, info])

@@ -27,7 +27,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def declared(declare: Callable[[argparse.ArgumentParser], object], setting: str) -> dict[str, argparse.Action]:
-    """The options that a function adds to a parser, by the name of their value."""
+    """Return the options that a function adds to a parser, by the name of their value."""
     return {action.dest: action for action in _parser(declare, setting)._actions}
 
 
@@ -84,7 +84,7 @@ def arguments(
 
 
 def defaults(declare: Callable[[argparse.ArgumentParser], object], setting: str) -> dict[str, object]:
-    """What the options that `declare` adds are without being given."""
+    """Return the default values of the options that `declare` adds."""
     return vars(_parser(declare, setting).parse_args([]))
 
 

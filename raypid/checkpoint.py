@@ -22,13 +22,13 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import importlib.metadata
 import io
 import json
 import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any, TypeAlias, TypedDict
@@ -51,13 +51,13 @@ MAX_JSON_BYTES = 1 << 28
 BEST = "best"
 """Folder of the best policy inside a run's folder."""
 OLD_BEST = "policy"
-"""The same in runs of earlier versions."""
+"""Name of that folder in runs of earlier versions."""
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _STEM = {"manifest.json": "state", "policy.json": "policy"}
 REPLAY = "replay"
 """Folder of the replay buffer inside a checkpoint. Only the newest checkpoint has it."""
 _ROWS = re.compile(rf"{REPLAY}/(?:\w+/)?(?:links|segment_\d+_\d+)\.safetensors")
-"""Its large files. They are compared with the checksums in its index when they are read, once, where they are needed."""
+"""Large files of the replay buffer. They are verified by the checksums in its index when they are read."""
 _KIND = {"manifest.json": "checkpoint", "policy.json": "policy"}
 _ZEROS = "0" * 64
 Entries: TypeAlias = Mapping[str, object]
@@ -85,12 +85,12 @@ def refusing(
     except passing:
         raise
     except Exception as error:
-        text = _said(error)
+        text = _reason(error)
         raise kind(f"{what} is damaged: {f'it lacks {text}' if isinstance(error, KeyError) else text}.") from error
 
 
-def _said(error: Exception) -> str:
-    """What the reader of a damaged file says, without what only helps its programmer, and without its full stop."""
+def _reason(error: Exception) -> str:
+    """Return the message of a reader of a damaged file for users, without the full stop."""
     if isinstance(error, (TypeError, AttributeError)):
         return "a value is of another kind than it must be"
     text = " ".join(str(error).split())[:500]
@@ -109,11 +109,11 @@ class Manifest(TypedDict, total=False):
     score: float | None
     """Higher is better; None: unknown."""
     signed: bool
-    """Whether this user's raypid wrote the checkpoint; told by the reader, not by the file."""
+    """Whether this user's raypid wrote the checkpoint. The reader sets it, not the file."""
     gone_back: str
-    """What in it is not of the newest state, since learners or replay buffers were gone, in sentences."""
+    """Which parts are older than the rest, because learners or replay buffers were lost, as text."""
     changes: list[Change]
-    """What was changed since the run began (`raypid.changes`)."""
+    """Changes since the run began (`raypid.changes`)."""
     format_version: int
     raypid_version: str
 
@@ -207,12 +207,12 @@ def list_checkpoints(parent: Path | str) -> list[Path]:
 
 
 def latest(parent: Path | str) -> Path | None:
-    """The checkpoint of the highest training iteration; None if there is none."""
+    """Return the checkpoint of the highest training iteration; None if the folder has no checkpoints."""
     return next(reversed(list_checkpoints(parent)), None)
 
 
 def best(parent: Path | str) -> Path | None:
-    """The checkpoint with the highest score, the newest one of a tie; None if no score is known."""
+    """Return the checkpoint with the highest score, the newest one of a tie; None if no score is known."""
     known = {path: score for path, m in _readable(parent).items() if (score := m.get("score")) is not None}
     scores = {path: score for path, score in known.items() if not math.isnan(score)}
     return max(reversed(scores), key=scores.__getitem__, default=None)
@@ -271,7 +271,7 @@ def _named(path: Path) -> Path:
     if chosen is None:
         raise CheckpointError(
             f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as checkpoint_interval says); found there: "
-            f"{_found(path)}."
+            f"{_contents(path)}."
         )
     return chosen
 
@@ -301,17 +301,12 @@ def write_policy(folder: Path | str, spec: Mapping[str, object], arrays: Mapping
     return _put_in_place(Path(folder), "policy.json", arrays, {"spec": spec}, None)
 
 
-def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read (spec, arrays) of a policy folder, verified.
+def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array], bool]:
+    """Read (spec, arrays, whether this user's raypid wrote them) of a policy folder, verified.
 
     Raises:
         CheckpointError: missing, truncated, altered, of a newer format, or not a policy.
     """
-    return read_policy_and_origin(folder)[:2]
-
-
-def read_policy_and_origin(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array], bool]:
-    """Read (spec, arrays, whether this user's raypid wrote them) of a policy folder; errors as `read_policy`."""
     arrays, entries = _read(Path(folder), "policy.json")
     with refusing(f"The policy {folder}"):
         spec: dict[str, Any] = entries["spec"]
@@ -404,10 +399,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def _raypid_version() -> str:
-    try:
-        return importlib.metadata.version("raypid")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return str(sys.modules["raypid"].__version__)  # the package may not be imported from here
 
 
 def _fsync(path: Path) -> None:
@@ -534,7 +526,7 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
     if not folder.exists():
         raise CheckpointError(f"There is no {kind} at {folder}.")
     if not (folder / index).is_file():
-        raise CheckpointError(f"{folder} is not a {kind}: it has no {index}; found there: {_found(folder)}.")
+        raise CheckpointError(f"{folder} is not a {kind}: it has no {index}; found there: {_contents(folder)}.")
     try:
         entries = read_json(confined(folder, index))
         text = (folder / index).read_bytes()
@@ -543,7 +535,7 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
             raise ValueError(f"format {shown(version)}, checksum {shown(checksum)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"The {kind} {folder} is damaged: {index} is truncated or altered, {_said(error)}."
+            f"The {kind} {folder} is damaged: {index} is truncated or altered, {_reason(error)}."
         ) from error
     if version > FORMAT_VERSION:
         writer = entries.get("raypid_version", "unknown")
@@ -572,7 +564,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _found(path: Path) -> str:
+def _contents(path: Path) -> str:
     if not path.is_dir():
         return "a file"
     names = sorted(p.name for p in path.iterdir())

@@ -27,7 +27,7 @@ from raypid.envs.screen import choose_mujoco_gl, hide_pygame
 from raypid.errors import UserError, reason, shown
 from raypid.extras import need
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_saved_policy, try_policy
+from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_policy_weights, try_policy
 from raypid.outputs import check_file_writable, replacing, usable
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import EVALUATION_INDEX, MAX_STREAMS, Evaluator, Order
@@ -79,7 +79,7 @@ def evaluate_policy(
     """
     limit_threads(1)
     place = find_policy(folder)
-    network, weights, info, signed = read_saved_policy(place)
+    network, weights, info, signed = read_policy_weights(place)
     check_network_name(folder, network, trusted=trust or signed)
     try_policy(place, network, weights)
     env = env or environment_of(folder, trust=trust)
@@ -104,7 +104,7 @@ def environment_of(
         UserError: it cannot be imported.
         UntrustedError: only the folder names it, and it is not trusted.
     """
-    *_, info, signed = read_saved_policy(find_policy(folder))
+    *_, info, signed = read_policy_weights(find_policy(folder))
     with refusing(f"The policy {folder}", passing=CheckpointError):
         about: dict[str, Any] = {name: coerce(name, value, _ENV_HINTS[name]) for name, value in info["env"].items()}
         spec = EnvSpec(**{"worker_index": 1, "num_envs": MAX_STREAMS, **about})  # what earlier versions left out
@@ -171,7 +171,7 @@ def record_video(
     check_video(out)
     hide_pygame()
 
-    _check_spaces(read_saved_policy(find_policy(folder))[0], env, folder)
+    _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
     if not frames:
         raise UserError(

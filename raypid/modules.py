@@ -17,7 +17,7 @@ from raypid.ownership import run_folder_of
 
 
 def names_file(name: object) -> bool:
-    """Tell whether a name is that of a file, "reacher.py", or of something in one, "reacher.py:Reach"."""
+    """Return whether a name is a file, "reacher.py", or something in one, "reacher.py:Reach"."""
     return isinstance(name, str) and apart(name)[0].endswith(".py")
 
 
@@ -33,7 +33,7 @@ def apart(name: str) -> tuple[str, str]:
 
 
 def located(name: object) -> object:
-    """The name of a file, or of something in one, with its absolute path, so that it holds in every folder; all else as it is."""
+    """Return the name of a file, or of something in one, with its absolute path; other names unchanged."""
     if not isinstance(name, str) or not names_file(name):
         return name
     file, attribute = apart(name)
@@ -46,11 +46,11 @@ imported_files: dict[str, str] = {}
 
 
 moved: dict[str, str] = {}
-"""Folders that came from another machine, as they are called there -> where they lie here."""
+"""Folders that came from another machine: their path there -> their path here."""
 
 
 def here(place: str) -> str:
-    """Where a file or folder lies here, if it came from another machine; else as it is."""
+    """Return the local path of a file or folder that came from another machine; other paths unchanged."""
     for folder, new in sorted(moved.items(), key=lambda one: -len(one[0])):
         if place == folder or place.startswith(folder + os.sep):
             return new + place[len(folder) :]
@@ -58,7 +58,7 @@ def here(place: str) -> str:
 
 
 def name_of(entry: object) -> str:
-    """A class or function as "module:name", or as "/path/file.py:name", by which another process finds it."""
+    """Return "module:name" or "/path/file.py:name", by which another process finds a class or function."""
     module = str(getattr(entry, "__module__", ""))
     qualname: str = getattr(entry, "__qualname__", type(entry).__qualname__)
     return f"{imported_files.get(module, module)}:{qualname}"

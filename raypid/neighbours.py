@@ -9,12 +9,12 @@ from pathlib import Path
 from raypid.errors import UserError, shown
 
 MOST_NAMES = 1000
-"""Names in a folder among which a near one is looked for."""
+"""Most names of a folder that are compared."""
 _MOST_TOLD = 5
 _RUNS = Path("runs")
-"""Where runs lie that were given no folder."""
+"""Folder of runs without --out."""
 _MARKS = ("params.json", "result.json", "checkpoints", "experiment.json", "search.json")
-"""A folder with one of these is that of a run, of an experiment or of a search."""
+"""Files that mark the folder of a run, an experiment or a search."""
 _FILE_ENDINGS = frozenset(
     ".zip .pt .pth .pkl .pickle .ckpt .h5 .keras .onnx .npz .npy .safetensors .tar .gz .joblib .msgpack .json .yaml .yml".split()
 )
@@ -46,7 +46,7 @@ def near(path: str | os.PathLike[str], *, files: bool = False) -> str:
 
 
 def _meant(path: Path, files: bool) -> list[Path]:
-    """What is there with nearly this path, in folders with nearly this one's."""
+    """Find an existing path that is nearly this one; also its folders may be misspelt."""
     parents = [path.parent] if path.parent.is_dir() else _meant(path.parent, False) if path.name else []
     for parent in parents:
         if not files and (parent / path.name).exists():

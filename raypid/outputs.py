@@ -19,7 +19,7 @@ class Unwritten(RuntimeError):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that there is no space left, or that the user's share of it is used up."""
+    """Return whether an error means that the disk is full, or the user's quota."""
     return isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT)
 
 
@@ -97,25 +97,27 @@ class AppendFile:
 
 ERRORS = "errors.txt"
 FIRST_ERRORS, OLDER_ERRORS = "errors.first.txt", "errors.older.txt"
-"""What was in errors.txt when it was full: for the first time, which may show how it began; and the last time."""
+"""Former contents of errors.txt: when it was full for the first time, which may show how it began, and the last
+time."""
 MAX_ERRORS = 1 << 20
-"""Bytes after which errors.txt is begun anew. An environment that raises all day would fill the disk."""
+"""Bytes after which a new errors.txt is begun. An environment that raises all day would fill the disk."""
 
 
 class ErrorFile:
-    """The file of a run's tracebacks, with those before it at most 3 MAX_ERRORS long. It is no reason to end a run that it cannot
-    be written, but one to say so."""
+    """The file of a run's tracebacks. Together with the two older files it has at most 3 MAX_ERRORS bytes. If it cannot
+    be written the run goes on, and says so."""
 
     def __init__(self, folder: Path | None = None, where: Callable[[], str] = lambda: "") -> None:
         self.folder = folder
-        """Of the run; None: nothing is written."""
+        """Folder of the run; None: nothing is written."""
         self.where = where
-        """How far the run is, such as "iteration 3, step 4,096": each entry begins with a line that has it, and the time."""
+        """Returns how far the run is, such as "iteration 3, step 4,096". Each entry begins with a line that has it, and
+        the time."""
         self.unwritten = ""
-        """Why the first text that could not be written was not; "" if all were."""
+        """Reason of the first failed write, or ""."""
 
     def add(self, text: str) -> str:
-        """Add a text, the whole of it or nothing; returns why it could not be written, or "". The middle of a text that is too long is
+        """Append a text, all of it or nothing; returns why it could not be written, or "". The middle of a long text is
         left out."""
         if self.folder is None:
             return ""
@@ -134,7 +136,7 @@ class ErrorFile:
 
     @staticmethod
     def _make_room(path: Path, num_bytes: int) -> None:
-        """Move the file away if it would be too long with so many more bytes."""
+        """Move the file away if `num_bytes` more would make it too long."""
         with contextlib.suppress(OSError):  # there is none, or it stays
             if path.stat().st_size + num_bytes > MAX_ERRORS:
                 first = path.with_name(FIRST_ERRORS)

@@ -88,7 +88,8 @@ def _signature(secret: bytes, kind: str, text: str) -> str:
 
 
 def _secret(*, make: bool) -> bytes:
-    """Read the user's secret; `make` it if there is none. Raises OSError, or ValueError for one that is no secret."""
+    """Read the user's secret, or `make` one if there is none. Raises OSError, or ValueError if the file is not a
+    secret."""
     path = data_folder() / "secret"
     if make and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -133,7 +134,8 @@ def mark_project(folder: Path | str) -> Path:
 
 
 def project_of(place: Path) -> Path | None:
-    """The project that `place` lies in: the nearest folder with a marker, if this user made the marker there."""
+    """Return the project that contains `place`: the nearest folder with a marker, if this user made the marker
+    there."""
     place = place.resolve()
     marked = next((folder for folder in (place, *place.parents) if (folder / MARKER).is_file()), None)
     if marked is None:
@@ -149,7 +151,7 @@ def project_of(place: Path) -> Path | None:
 
 
 def run_folder_of(place: Path, named: Sequence[str] = ()) -> Path | None:
-    """The folder of a run, checkpoint or policy that `place` is or lies in; None if there is none.
+    """Return the folder of the run, checkpoint or policy that contains `place`; None if there is none.
 
     A run's folder is known by its params.json. One that lacks it counts if `named` has it, the arguments of a command.
     """
@@ -158,7 +160,7 @@ def run_folder_of(place: Path, named: Sequence[str] = ()) -> Path | None:
 
 
 def _paths(arguments: Sequence[str]) -> set[Path]:
-    """What arguments of a command, such as `--out=DIR`, would be as paths."""
+    """Return the arguments of a command, such as `--out=DIR`, as paths."""
     paths = set()
     for argument in arguments:
         with contextlib.suppress(ValueError, OSError, RuntimeError):  # no file can be called that, or links in a circle
@@ -167,13 +169,13 @@ def _paths(arguments: Sequence[str]) -> set[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder is itself that of a run, checkpoint or policy."""
+    """Return whether a folder is a run, a checkpoint or a policy."""
     keys = {"params.json": {"run", "env"}, "policy.json": {"checksum", "spec"}, "manifest.json": {"checksum", "state"}}
     return any(keys[name] <= set(_values(folder / name)) for name in keys)
 
 
 def _values(path: Path) -> dict[str, object]:
-    """What a JSON file holds; nothing if it is none, or holds no mapping."""
+    """Read a JSON file that holds a mapping; {} for any other file."""
     try:
         values = json.loads(path.read_bytes()) if path.is_file() else {}
     except (OSError, ValueError, RecursionError):
@@ -203,7 +205,7 @@ def _is_own_run(run: Path) -> bool:
 
 
 _left_out: Path | None = None
-"""The run's folder because of which the current one is not on the path."""
+"""Folder of the run that keeps the current folder off the path."""
 
 
 def put_on_path(arguments: Sequence[str]) -> None:

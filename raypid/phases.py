@@ -73,7 +73,7 @@ _listening: ContextVar[Phases | None] = ContextVar("phases", default=None)
 
 
 def listening() -> Phases | None:
-    """Whoever hears of phases now."""
+    """Return the `Phases` that is told of phases now; None if there is none."""
     return _listening.get()
 
 

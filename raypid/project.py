@@ -23,12 +23,12 @@ from raypid.ownership import MARKER, foreign_runs, project_of, run_folder_of
 FOLDERS = ("envs", "models", "agents")
 OPTIONS = "options/custom_options.py"
 REGISTERS = re.compile(r"\bregister_(env|model|agent|network)\(\s*[\"']([^\"']+)")
-"""What registers a class under a name, in the text of a module."""
+"""A call in the text of a module that registers a class under a name."""
 
 loaded: Path | None = None
 """The folder of the project that was loaded."""
 get_custom_args: Callable[[argparse.ArgumentParser], object] | None = None
-"""Of the project that was loaded, if it has one."""
+"""The function of the loaded project that declares options, if it has one."""
 
 
 def load_project(place: Path | str = ".", *, trust: bool = False) -> Path:
@@ -68,14 +68,15 @@ def find_project(place: Path, arguments: Sequence[str] = ()) -> None:
 
 
 def _is_laid_out(folder: Path) -> bool:
-    """Whether a folder that nobody has marked holds what the documents show: a custom_*.py that registers something in its place."""
+    """Return whether an unmarked folder has the layout of a project: a custom_*.py in one of FOLDERS that registers
+    something."""
     if (folder / MARKER).exists() or run_folder_of(folder) is not None:
         return False
     return any(registered(file) for name in FOLDERS for file in (folder / name).glob("custom_*.py"))
 
 
 def registered(file: Path) -> dict[str, str]:
-    """What a module registers, read from its text: "env", "model", "agent" or "network" -> the first name."""
+    """Read from the text of a module what it registers: "env", "model", "agent" or "network" -> the first name."""
     text = file.read_text(errors="replace") if file.is_file() else ""
     return dict(reversed(REGISTERS.findall(text)))
 
@@ -96,7 +97,8 @@ def _load(root: Path) -> None:
 
 
 def foreign_project(place: Path) -> Path | None:
-    """A project's folder that `place` lies in, and that was not imported since this user has not marked it; None if there is none."""
+    """Return the project that contains `place` and was not imported, because this user has not marked it; None if there
+    is none."""
     place = place.resolve()
     nearest = _nearest(place) if project_of(place) is None else None
     return nearest if nearest != loaded else None

@@ -24,9 +24,9 @@ T = TypeVar("T")
 _NEAR, _NEAR_SHORT = 0.74, 0.66
 """How alike names must be to be suggested (`difflib`'s ratio); names of at most four letters need less: DNQ is one swap away from DQN."""
 _NEAR_PART = 0.65
-"""How alike the parts of two names must be that have equally many."""
+"""Least similarity of the parts of two names with equally many parts."""
 _ALIKE = 0.1
-"""What is less near than the best by more than this is not suggested beside it."""
+"""Names that are less near than the best by more than this are not suggested beside it."""
 _MOST_KNOWN = 40
 """Most names that a message lists."""
 _PACKAGE = str(Path(__file__).parent)
@@ -34,7 +34,7 @@ _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def by_name(value: object, key: str = "") -> tuple[str, str]:
-    """What a value is that does not fit; and if it is a network, model or agent of the user's own, how that is given, else "".
+    """Describe a value that does not fit; and, if it is a user's own network, model or agent, how to give it, else "".
 
     Args:
         value: the class, or an object of it.
@@ -193,7 +193,7 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def within_remote(entry: Any) -> Any:
-    """The class inside of what `@ray.remote` made; anything else as it is. Ray is not imported for this."""
+    """Return the class inside an actor class of `@ray.remote`; anything else unchanged. It does not import Ray."""
     metadata = getattr(entry, "__ray_metadata__", None)
     modified = getattr(metadata, "modified_class", None)
     return entry if modified is None else getattr(modified, "__ray_actor_class__", modified)
@@ -370,7 +370,7 @@ NETWORKS: Registry[type] = Registry("network", {
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",
     reserved=["auto"])  # fmt: skip
 OWN_MODELS = ("a2c", "ppo")
-"""Those of NETWORKS that are whole models."""
+"""Entries of NETWORKS that are whole models."""
 MODEL_METHODS = ("choose_actions", "step", "get_weights", "set_weights")
 AGENT_METHODS = ("set_weights", "send_trajectory", "fetch_grads")
 AGENTS: Registry[type] = Registry("agent", {
@@ -379,7 +379,8 @@ AGENTS: Registry[type] = Registry("agent", {
 
 
 def is_model(network: str) -> bool:
-    """Whether a name of NETWORKS, or "module:Class", is that of a whole model, which acts and differentiates by itself."""
+    """Return whether a name of NETWORKS, or "module:Class", is a whole model, which acts and differentiates by
+    itself."""
     return network in OWN_MODELS or (
         network != "auto" and not NETWORKS.is_own(network) and hasattr(NETWORKS.get(network), "choose_actions")
     )

@@ -17,7 +17,7 @@ from raypid.types import Array
 
 Space: TypeAlias = "spaces.Space[object]"
 Key: TypeAlias = "str | int"
-"""Of a member of a Dict or Tuple space."""
+"""Key of a member of a Dict or Tuple space."""
 Kind = Literal["Box", "Discrete", "MultiDiscrete", "MultiBinary"]
 
 
@@ -35,7 +35,7 @@ class SpaceLeaf:
     kind: Kind
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    """As stored here: int64 for Discrete and MultiDiscrete, int8 for MultiBinary."""
+    """Dtype in which raypid stores it: int64 for Discrete and MultiDiscrete, int8 for MultiBinary."""
     nvec: tuple[int, ...] = ()
     """Number of values of each discrete element, flattened; empty for the other kinds."""
     start: tuple[int, ...] = ()

@@ -26,7 +26,7 @@ _REGISTRIES = {
 _PATHS = ("init_from", "weights_file")
 """Settings whose values are files."""
 _FREE = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_][^\s]*")
-"""What names code in arguments of an environment or a network, whose meaning only these know."""
+"""Pattern of texts that name code in arguments of environments and networks, whose meaning only these know."""
 _INSTALLED = {"site-packages", "dist-packages"}
 _LIBRARY = [Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))]
 
@@ -109,7 +109,7 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
 
 
 def _places(module: str) -> list[Path]:
-    """The file that is named, or the files and folders of a dotted module and of the packages around it, found without importing any."""
+    """Find the file, or the files and folders of a dotted module and its packages, without importing any."""
     if names_file(module):
         return [Path(module).expanduser().resolve()]
     places: list[Path] = []

@@ -248,7 +248,7 @@ def to_numpy(values: object) -> Array:
 
 
 def matching(saved: object, ours: Array) -> Array:
-    """`saved`, which must be an array of numbers of the shape of `ours`.
+    """Return `saved` if it is an array of numbers of the shape of `ours`.
 
     Raises:
         ValueError: it is something else.
@@ -410,13 +410,13 @@ class LearnerCopy:
     """A learner's state, to go on from when its process is lost."""
 
     num_updates: int
-    """Updates that it has seen."""
+    """Number of updates in the state."""
     state: dict[str, Any]
-    """As `state_dict` returns it."""
+    """The learner's `state_dict`."""
     weights: Weights
-    """What workers act with in that state."""
+    """Weights in that state, with which workers act."""
     seconds: float = 0.0
-    """What it took to make, about; the way to other processes included."""
+    """Approximate seconds that the copy took, transfer to other processes included."""
 
 
 @dataclass(slots=True)

@@ -169,7 +169,7 @@ def test_manifest(tmp_path: Path) -> None:
     for name, expected in manifest["files"].items():
         content = (path / name).read_bytes()
         assert expected == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    spec, arrays = read_policy(path / "policy")
+    spec, arrays, _ = read_policy(path / "policy")
     assert spec == {"kind": "mlp"} and same({"w": np.ones(3, np.float32)}, arrays)
     json.loads((path / "manifest.json").read_text(), parse_constant=pytest.fail)  # strict JSON: no NaN
 
@@ -328,7 +328,7 @@ def test_sigkill_while_saving(tmp_path: Path) -> None:
         state, manifest = load_checkpoint(find(tmp_path))
         assert state["n"] in (done, done + 1) and manifest["score"] == state["n"]
         assert same(np.full(200_000, state["n"]), state["w"])
-        spec, arrays = read_policy(parent / "policy")
+        spec, arrays, _ = read_policy(parent / "policy")
         assert spec["n"] in (done, done + 1) and same(np.full(50_000, spec["n"]), arrays["w"])
     (parent / ".tmp-checkpoint_000077-1").mkdir()
     save(parent, 2, n=0)
@@ -440,7 +440,7 @@ def test_policy_replaces_the_old_one(tmp_path: Path) -> None:
         spec = {"number": number, "clip": math.inf, "sizes": [64, 64]}
         write_policy(folder, spec, {"pi/0/w": np.full((2, 3), number, np.float32), "count": np.array(number)})
         assert sorted(os.listdir(folder)) == ["policy.json", "policy.safetensors"]
-        loaded, arrays = read_policy(folder)
+        loaded, arrays, _ = read_policy(folder)
         assert same(spec, loaded) and list(arrays) == ["pi/0/w", "count"] and arrays["count"].shape == ()
     assert os.listdir(folder.parent) == ["policy"]
 

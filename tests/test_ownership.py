@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raypid.checkpoint import find_policy, read_manifest, read_policy_and_origin, save_checkpoint, write_policy
+from raypid.checkpoint import find_policy, read_manifest, read_policy, save_checkpoint, write_policy
 from raypid.errors import UserError
 from raypid.ownership import (
     MARKER,
@@ -76,12 +76,12 @@ def test_what_is_written_is_signed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     forged: dict[str, Any] = {"note": '"signature": "" ' + "0" * 64}
     policy = write_policy(tmp_path / "policy", forged, {})
     checkpoint = save_checkpoint(tmp_path, "checkpoint_000001", {}, manifest={"config": forged})
-    assert read_policy_and_origin(policy)[2] and read_manifest(checkpoint)["signed"]
+    assert read_policy(policy)[2] and read_manifest(checkpoint)["signed"]
     text = (policy / "policy.json").read_text()
     (checkpoint / "manifest.json").write_text(text)  # one kind does not stand for another
     assert not read_manifest_like(checkpoint)
     monkeypatch.setenv("RAYPID_DATA", str(tmp_path / "another"))
-    assert not read_policy_and_origin(find_policy(policy))[2]
+    assert not read_policy(find_policy(policy))[2]
 
 
 def read_manifest_like(checkpoint: Path) -> bool:

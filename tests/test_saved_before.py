@@ -70,7 +70,7 @@ def test_a_policy_acts_and_is_evaluated(name: str) -> None:
 def test_a_checkpoint_goes_on(name: str) -> None:
     folder = latest(SAVED / name / "checkpoints")
     assert folder is not None
-    _, weights, _ = read_policy_weights(folder / "policy")
+    _, weights, _, _ = read_policy_weights(folder / "policy")
     counters = load_checkpoint(folder)[1]["counters"]
     with raypid.Agent.from_checkpoint(SAVED / name, trust=name == "custom_model") as agent:
         np.testing.assert_array_equal(agent.get_weights().flat, weights.flat)

@@ -12,7 +12,7 @@ from raypid.ops.normalizer import merge_moments, zero_moments
 from raypid.types import Gradients, Moments, Trajectory, Weights, to_numpy
 
 _RETURN = "return_"
-"""How the names of the moments of returns begin that go along with the weights."""
+"""Prefix of the moments of returns in `Weights.extra`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,7 +40,8 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
     shown_metrics = (*A2C.shown_metrics, "staleness")
 
     def gradients(self, trajectory: Trajectory, weights: Weights) -> Gradients:
-        """In a worker: the gradient of the loss over a fragment, by the weights that acted; one pass, all rows in one."""
+        """Compute the gradient of the loss over a fragment, in a worker, at the weights that acted. All rows are one
+        minibatch."""
         self.network.load(weights.flat)
         self.load_moments(weights.extra)
         if self.return_scaler is not None and f"{_RETURN}count" in weights.extra:
@@ -55,7 +56,8 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
         return Gradients(flat, trajectory.version, len(batch), mean, moments, trajectory.largest_reward, returns)
 
     def _take_returns(self) -> Moments | None:
-        """In a worker: the moments of the returns that the learner has not been told of, which is told now."""
+        """Return the moments of returns that were not sent to the learner yet, in a worker. They count as sent from now
+        on."""
         if self.return_scaler is None:
             return None
         unsent, self.return_scaler.moments = self.return_scaler.moments, zero_moments(1)
@@ -75,23 +77,24 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
     _sent: Trajectory | None = None
 
     def begin(self, weights: Weights) -> None:
-        """In a worker: nothing, `gradients` loads them."""
+        """Do nothing: `gradients` loads the weights."""
 
     def send(self, trajectory: Trajectory) -> None:
-        """In a worker: take the fragment that the next gradient is made of."""
+        """Take the fragment for the next gradient, in a worker."""
         self._sent = trajectory
 
     def fetch(self, weights: Weights) -> Gradients | None:
-        """In a worker: the gradient over the fragment that was sent."""
+        """Compute the gradient over the fragment that was sent, in a worker; None if there is none."""
         sent, self._sent = self._sent, None
         return None if sent is None else self.gradients(sent, weights)
 
     def restart(self) -> None:
-        """In a worker: forget the fragment."""
+        """Forget the fragment, in a worker."""
         self._sent = None
 
     def local_state(self) -> State:
-        """In a worker: the returns of its running episodes, and the moments that the learner has not been told of."""
+        """Return the state of a worker: the returns of its running episodes, and the moments that were not sent to the
+        learner yet."""
         return {} if self.return_scaler is None else self.return_scaler.state_dict()
 
     def load_local_state(self, state: State) -> None:

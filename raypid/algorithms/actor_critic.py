@@ -23,7 +23,6 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
 from raypid.ops.normalizer import ROUNDING, ReturnScaler, merge_moments, moments_of
-from raypid.ops.optim import Adam, RMSProp
 from raypid.ops.returns import gae, next_values
 from raypid.tunable import tunable
 from raypid.types import Array, Collective, Tensor, Trajectory, Update, flat_views, to_numpy, tree_map
@@ -114,10 +113,8 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     def _build_numpy(self, seed: int) -> None:
         c, network = self.config, NumpyNetwork(self.spec, seed)
-        rule: Adam | RMSProp = Adam(network.flat, eps=c.adam_eps)
-        if c.optimizer == "rmsprop":
-            rule = RMSProp(network.flat, decay=c.rmsprop_decay, eps=c.rmsprop_eps)
-        self.network, self.optimizer = network, NumpyOptimizer(network.gradient, rule, c.max_grad_norm)
+        self.network = network
+        self.optimizer = NumpyOptimizer(network.gradient, c.rule(network.flat), c.max_grad_norm)
 
     def _build_torch(self, seed: int) -> None:
         need({"torch": self.wants_torch(self.config, self.spec)})
@@ -196,23 +193,23 @@ class ActorCritic(Algorithm[ActorCriticT]):
         rows, which = minibatch.rows()
         if normalize:
             rows.advantage = self._normalized(rows.advantage, share)
-        said = (out.log_prob[which], out.entropy[which], out.value[: len(out.log_prob)][which])
+        outputs = (out.log_prob[which], out.entropy[which], out.value[: len(out.log_prob)][which])
         if self.kernel == "numpy":
             assert isinstance(out, NumpyEvaluated) and isinstance(self.network, NumpyNetwork)
-            by_log_prob, by_entropy, by_value, metrics = self.loss_gradient(*said, rows)
+            by_log_prob, by_entropy, by_value, metrics = self.loss_gradient(*outputs, rows)
             numbers = metric_floats(f"{type(self).__name__}.loss_gradient()", metrics)
             return partial(self.network.backward, out, which, by_log_prob, by_entropy, by_value), numbers
-        found = self.loss(*said, rows)
-        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+        result = self.loss(*outputs, rows)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise UserError(
-                f"{type(self).__name__}.loss() returned {shown(found)}; it returns (loss, metrics): a tensor to descend, and numbers by name."
+                f"{type(self).__name__}.loss() returned {shown(result)}; it returns (loss, metrics): a tensor to descend, and numbers by name."
             )
-        return found[0], metric_tensors(f"{type(self).__name__}.loss()", found[1], found[0].device)
+        return result[0], metric_tensors(f"{type(self).__name__}.loss()", result[1], result[0].device)
 
     def _normalized(self, advantage: Any, share: Share | None) -> Any:
-        """Advantages [n] with mean 0 and deviation 1 over the minibatch, part of which other learners may hold.
+        """Scale advantages [n] to mean 0 and deviation 1 over the minibatch, of which other learners may hold a part.
 
-        Not by `std()`, which divides by n in NumPy and by n - 1 in torch.
+        `std()` is not used: it divides by n in NumPy and by n - 1 in torch.
         """
         if share is not None and share.advantage is None:
             # whole streams: each learner knows its own advantages only
@@ -329,7 +326,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def _rewards(self) -> dict[str, ReturnScaler | IntrinsicReward]:
-        """What makes or scales rewards, and has a state of its own."""
+        """Return the parts with a state that compute or scale rewards, by name."""
         parts = {"return_scaler": self.return_scaler, "intrinsic": self.intrinsic}
         return {name: part for name, part in parts.items() if part is not None}
 

@@ -53,7 +53,8 @@ class LearningNetwork(FlatWeights, Protocol[ArrayT]):
 
 @dataclass(slots=True)
 class NumpyEvaluated(Evaluated[Array]):
-    """With what `NumpyNetwork.backward` needs; N rows of inputs, P distribution parameters."""
+    """Outputs of a network, and what `NumpyNetwork.backward` needs. Axes: N rows of inputs; P distribution
+    parameters."""
 
     x: Array
     """[N, D] the network's inputs."""
@@ -61,7 +62,7 @@ class NumpyEvaluated(Evaluated[Array]):
     d_log_prob: Array
     """[n, P], or [n, 2P] of a Gaussian, whose log_std follow: the derivative of log_prob."""
     d_entropy: Array
-    """In the same shape: the derivative of the entropy."""
+    """Derivative of the entropy, in the same shape."""
 
 
 class NumpyNetwork(Parameters, LearningNetwork[Array]):

@@ -17,7 +17,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
-from raypid.ops.optim import Stateful
+from raypid.ops.optim import SGD, Adam, RMSProp, Stateful
 from raypid.tunable import tunable
 from raypid.types import Array, Collective, Gradients, Table, Tensor, Update, Weights, means
 
@@ -139,6 +139,15 @@ class OptimizerConfig:
         "be above 0": ("adam_eps", "schedule_steps"),
     }
 
+    def rule(self, flat: Array) -> Adam | RMSProp | SGD:
+        """Build the NumPy form of the optimizer for weights [P]."""
+        c: Any = self
+        if c.optimizer == "adam":
+            return Adam(flat, eps=c.adam_eps)
+        if c.optimizer == "rmsprop":
+            return RMSProp(flat, decay=c.rmsprop_decay, eps=c.rmsprop_eps)
+        return SGD(flat, momentum=c.momentum)
+
     def _linear(self) -> list[str]:
         """The schedules that are linear."""
         return [name for name in ("lr_schedule", "clip_schedule") if getattr(self, name, "") == "linear"]
@@ -154,7 +163,7 @@ class OptimizerConfig:
         }
 
     def lacks_end(self) -> str:
-        """What to do about a linear schedule without an end; "" if there is none (`Config.lacks_end`)."""
+        """Return an error message for a linear schedule without an end; "" otherwise (`Config.lacks_end`)."""
         linear = self._linear()
         if not linear or self.schedule_steps:
             return ""
@@ -164,7 +173,8 @@ class OptimizerConfig:
         )
 
     def ended(self, timesteps: int, run_end: int | None) -> str:
-        """What to do about a linear schedule that has fallen to 0, or has no end; "" for nothing (`Config.ended`)."""
+        """Return an error message for a linear schedule that has fallen to 0, or has no end; "" otherwise
+        (`Config.ended`)."""
         linear, end = self._linear(), self.schedule_steps or run_end
         if end is None:
             return self.lacks_end()
@@ -185,7 +195,7 @@ class FlatWeights(Protocol):
     table: Table
 
     def numpy(self) -> Array:
-        """The weights [P] float32; on a CPU not a copy."""
+        """Return the weights [P] float32; without a copy on a CPU."""
 
     def load(self, flat: Array) -> None:
         """Copy weights [P] in."""
@@ -198,7 +208,7 @@ class Parameters:
         self.flat, self.table = flat, table
 
     def numpy(self) -> Array:
-        """The weights themselves, not a copy."""
+        """Return the weights themselves, not a copy."""
         return self.flat
 
     def load(self, flat: Array) -> None:
@@ -232,8 +242,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     """The training loop. sync: all workers act with the weights of the last update; async: workers do not wait for each other;
     replay: the learner learns from a replay buffer."""
     collect: ClassVar[Literal["trajectory", "gradients", "fitness"]]
-    """What workers send. trajectory: fragments; gradients: those of the algorithm's loss over a fragment; fitness: returns of
-    perturbed weights."""
+    """What workers send. trajectory: fragments; gradients: gradients of the algorithm's loss over a fragment; fitness:
+    returns of perturbed weights."""
 
     metric_names: ClassVar[frozenset[str] | None] = None
     """Names of all metrics that an update can report (learner/NAME), so that a mistyped stop criterion is refused. It is not inherited: a
@@ -258,7 +268,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     where_fast: ClassVar[Mapping[str, object]] = {}
     """Other values of the settings of `where_native`, where `where_endless` holds and a step takes less than a millisecond."""
     staggers: ClassVar[bool] = False
-    """Whether its streams shall not all be in the same part of an episode: it learns from the newest rows alone."""
+    """Whether streams should be in different parts of their episodes, because the algorithm learns from the newest rows
+    alone."""
     own_model: ClassVar[bool] = False
     """Whether it trains a user's model (`raypid.register_model`), which acts and computes gradients itself, in place of a network."""
     collective: Collective | None = None
@@ -453,7 +464,7 @@ class Algorithm(ABC, Generic[ConfigT]):
 
 
 def square(network: FlatWeights) -> Scalar:
-    """The sum of a network's squared weights, where they are."""
+    """The sum of a network's squared weights, on their device."""
     flat = getattr(network, "flat", None)
     flat = network.numpy() if flat is None else flat
     return flat @ flat

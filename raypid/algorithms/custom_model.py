@@ -15,7 +15,6 @@ from raypid.algorithms.base import FollowsGradients, GradientsConfig, OptimizerC
 from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
-from raypid.ops.optim import SGD, Adam, RMSProp
 from raypid.tunable import tunable
 
 
@@ -80,12 +79,7 @@ class CustomModel(FollowsGradients[CustomModelConfig]):
         policy = ModelPolicy(spec, seed)
         self.network = Parameters(policy.weights(), policy.layout.table)
         flat = self.network.flat
-        rule: Adam | RMSProp | SGD = SGD(flat, momentum=config.momentum)
-        if config.optimizer == "adam":
-            rule = Adam(flat, eps=config.adam_eps)
-        elif config.optimizer == "rmsprop":
-            rule = RMSProp(flat, decay=config.rmsprop_decay, eps=config.rmsprop_eps)
-        self.optimizer = NumpyOptimizer(np.zeros_like(flat), rule, config.max_grad_norm)
+        self.optimizer = NumpyOptimizer(np.zeros_like(flat), config.rule(flat), config.max_grad_norm)
 
     @classmethod
     def network_spec(cls, config: CustomModelConfig, spec: NetworkSpec) -> NetworkSpec:

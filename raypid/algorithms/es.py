@@ -14,7 +14,7 @@ from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.population import initial_weights, make_population
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
-from raypid.ops.optim import SGD, Adam
+from raypid.ops.optim import SGD, Adam, RMSProp
 from raypid.tunable import Choices, of_model, tunable
 from raypid.types import Array, Fitness, Update, flat_views
 
@@ -92,7 +92,7 @@ class ES(Algorithm[ESConfig]):
     metric_names = frozenset({"fitness_mean", "fitness_std", "fitness_max", "grad_norm", "weight_norm", "lr"})
     shown_metrics = ("fitness_mean", "fitness_std", "fitness_max", "grad_norm", "weight_norm")
     network: Parameters
-    optimizer: Adam | SGD
+    optimizer: Adam | RMSProp | SGD
     flow = "async"
     collect = "fitness"
 
@@ -104,14 +104,12 @@ class ES(Algorithm[ESConfig]):
             for name in ("policy.weight", "policy.bias"):
                 flat_views(flat, table)[name][:] = 0
         self.network = Parameters(flat, table)
-        self.optimizer = (
-            Adam(flat, eps=config.adam_eps) if config.optimizer == "adam" else SGD(flat, momentum=config.momentum)
-        )
+        self.optimizer = config.rule(flat)
         (self.noise,) = self.shared(config)
 
     @classmethod
     def network_spec(cls, config: ESConfig, spec: NetworkSpec) -> NetworkSpec:
-        """A policy alone, without chance.
+        """Return the network with a deterministic policy and no value.
 
         Raises:
             ConfigError: a memory, or a network that is large for the noise table.
@@ -142,7 +140,7 @@ class ES(Algorithm[ESConfig]):
 
     @classmethod
     def exploration(cls, config: ESConfig, timesteps: int, worker_index: int) -> dict[str, Any]:
-        """What one call of a worker evaluates: its share of the population, at least a pair."""
+        """Return a worker's share of the population (at least one pair), which one call evaluates."""
         each, more = divmod(config.population, max(1, config.num_workers))
         return {"pairs": max(1, each + (worker_index < more)), "sigma": config.sigma}
 
@@ -165,7 +163,7 @@ class ES(Algorithm[ESConfig]):
         return Update(metrics, 1)
 
     def weigh(self, value: Array) -> Array:
-        """How much each perturbation [n] counts in the gradient, from the returns [n, 2] of its pair."""
+        """Compute the weight of each perturbation [n] in the gradient from the returns [n, 2] of its pair."""
         c = self.config
         if c.fitness_shaping == "rank":
             value = centered_ranks(value)

@@ -59,7 +59,7 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
 
     @property
     def by_streams(self) -> bool:
-        """V-trace asks what the network says of each row and the next."""
+        """True: V-trace needs the network's outputs for consecutive rows."""
         return True
 
     @classmethod
@@ -67,7 +67,7 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
         return config.fragments_per_update
 
     def columns(self, t: Trajectory, reward: Array) -> dict[str, Array]:
-        """What V-trace needs besides the learner's values, [T, B] float32 each.
+        """Compute the columns that V-trace needs besides the learner's values, [T, B] float32 each.
 
         `final` is 1 where the environment handed out a true last observation, and `final_value` its value by the acting policy.
         """
@@ -98,7 +98,7 @@ class IMPALA(AdvantageLoss[IMPALAConfig]):
         return Update({**self.mean_metrics(steps), "lr": lr}, len(steps))
 
     def corrected(self, streams: Minibatch, out: Evaluated[Any]) -> Minibatch:
-        """A minibatch of streams with the advantages and targets that V-trace makes of what the network says now."""
+        """Return a minibatch of streams with advantages and targets by V-trace from the network's present outputs."""
         assert isinstance(streams, Streams)
         log_prob, value = streams.by_row(out.log_prob, out.value)
         if hasattr(value, "detach"):
@@ -183,7 +183,7 @@ class APPO(ClippedLoss, IMPALA):
         """[P] parameters of the target network."""
 
     def prepare(self, trajectory: Trajectory) -> Minibatch:
-        """With advantages and targets by the network, or the target network, as it is now."""
+        """Turn a trajectory into a batch with advantages and targets from the present network, or target network."""
         streams = super().prepare(trajectory)
         assert isinstance(streams, Streams)
         c = self.config
@@ -202,7 +202,7 @@ class APPO(ClippedLoss, IMPALA):
         return streams if self.spec.memory else streams.flattened(self.collective)
 
     def corrected(self, streams: Minibatch, out: object) -> Minibatch:
-        """As it is: advantages and targets are those that `prepare` has found."""
+        """Return the minibatch unchanged: `prepare` has computed its advantages and targets."""
         return streams
 
     def set_weights(self, weights: Weights) -> None:

@@ -67,10 +67,10 @@ class IntrinsicReward(ABC):
 
 
 def intrinsic_class(entry: object) -> Any:
-    """The IntrinsicReward that a setting names.
+    """Return the IntrinsicReward class that a setting names.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `entry` is not an IntrinsicReward.
         UserError: an unknown name.
     """
     found = INTRINSIC_REWARDS.get(entry) if isinstance(entry, str) else entry
@@ -85,7 +85,7 @@ EMBEDDING = 64
 HIDDEN = 128
 LR = 1e-3
 CLIP = 5.0
-"""Of normalised observations (section 2.4)."""
+"""Normalised observations are clipped to [-CLIP, CLIP] (section 2.4)."""
 
 
 class RandomNetworkDistillation(IntrinsicReward):
@@ -111,10 +111,10 @@ class RandomNetworkDistillation(IntrinsicReward):
         self.moments = zero_moments(size)
         self.scaler = ReturnScaler(gamma)
         self.mean = float("nan")
-        """Novelty of the last trajectory, before it was divided."""
+        """Mean novelty of the last trajectory, before scaling."""
 
     def novelty(self, inputs: Array) -> tuple[Array, Array, list[Array]]:
-        """Of inputs [N, D]: the mean squared error [N], the error [N, E] and the predictor's layers."""
+        """Compute the mean squared error [N], the error [N, E] and the predictor's layers for inputs [N, D]."""
         mean, inverse = scale_of(self.moments)
         x = np.clip((inputs - mean) * inverse, -CLIP, CLIP)
         layers = self.predictor.forward(x)
@@ -184,7 +184,7 @@ class _Network:
             self.views[f"{i}.w"][:] = orthogonal(rng, pair, np.sqrt(2))
 
     def forward(self, x: Array) -> list[Array]:
-        """The inputs [N, D] and what each layer gives."""
+        """Return the inputs [N, D] and the outputs of each layer."""
         layers = [x.astype(np.float32, copy=False)]
         for i in range(self.num_layers):
             x = layers[-1] @ self.views[f"{i}.w"] + self.views[f"{i}.b"]
@@ -192,7 +192,7 @@ class _Network:
         return layers
 
     def backward(self, layers: list[Array], d: Array) -> Array:
-        """The gradient [P], summed over rows, from that of the outputs d [N, E]."""
+        """Return the gradient [P], summed over rows, from the gradient d [N, E] of the outputs."""
         gradient = np.zeros_like(self.flat)
         parts = flat_views(gradient, self.table)
         for i in reversed(range(self.num_layers)):

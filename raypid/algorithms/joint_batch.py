@@ -1,4 +1,5 @@
-"""A batch that several learners hold together: which of its rows, or whole streams, lie here."""
+"""Bookkeeping for a batch that several learners hold together: which of its rows, or whole streams, this learner
+has."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raypid.nn.networks import TorchInputs
 
 COLUMNS = ("log_prob", "value", "advantage", "target")
-"""What a `Batch` has of each row besides inputs and action, in the order of its fields."""
+"""Fields of a `Batch` besides inputs and action, in their order."""
 MAX_LOG_RATIO = 20.0
 """Bound on the log ratio of two policies' probabilities of an action. Beyond it (actions at the edge of a squashed Gaussian
 whose mean lies far outside) a float32 overflows sooner or later."""
@@ -42,7 +42,7 @@ class _Held:
     """The part of a batch that this learner holds."""
 
     share: Share | None = None
-    """With several learners: which rows, or streams, of the joint batch these are."""
+    """Which rows, or streams, of the joint batch these are; None for a single learner."""
 
     @property
     def fraction(self) -> float:
@@ -52,8 +52,8 @@ class _Held:
 
 @dataclass(slots=True)
 class Batch(_Held, Generic[ArrayT]):
-    """Valid rows of trajectories, flattened: n rows. The argument `batch` of an actor-critic's `loss`. (`TransitionBatch` is that of algorithms
-    with replay.)"""
+    """Valid rows of trajectories, flattened: n rows. The argument `batch` of an actor-critic's `loss`. (Algorithms with
+    replay have `TransitionBatch`.)"""
 
     inputs: Inputs | TorchInputs | None
     """[n, *] network inputs; None if the network has evaluated whole streams."""
@@ -151,7 +151,7 @@ class Streams(_Held, Generic[ArrayT]):
 
 
 Minibatch: TypeAlias = "Batch[Any] | Streams[Any]"
-"""What the network evaluates at once; only the losses need to know whether it holds arrays or tensors."""
+"""A batch that the network evaluates at once. Only losses need to know whether it holds arrays or tensors."""
 
 
 def cut(batch: Minibatch, batch_size: int, rng: np.random.Generator) -> Iterator[Minibatch]:

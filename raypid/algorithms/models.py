@@ -38,7 +38,7 @@ class ActorCriticModel:
         **{name: name for name in ("gae_lambda", "value_coef", "entropy_coef", "normalize_advantages")},
         "scale_rewards": "normalize_rewards",
     }
-    """Its arguments -> the settings of the algorithm that they are."""
+    """Argument of the model -> setting of the algorithm."""
 
     def __init__(self, args: Any) -> None:
         own = {setting: getattr(args, name) for name, setting in self.own_settings.items()}
@@ -68,7 +68,8 @@ class ActorCriticModel:
         first: Array | None = None,
         rng: np.random.Generator | None = None,
     ) -> tuple[Tree, dict[str, Array]]:
-        """Actions [B, *], and what the loss needs of them: the canonical ones (before scaling and clipping), their log_prob [B]."""
+        """Choose actions [B, *]; the extras are the canonical ones (before scaling and clipping) and their log_prob
+        [B]."""
         if first is None:
             first = np.zeros(len(next(leaf for _, leaf in tree_leaves(observation))), bool)
         if rng is None:
@@ -80,15 +81,15 @@ class ActorCriticModel:
         return self.policy.to_env(acted.action), {**canonical, _LOG_PROB: log_prob.astype(np.float32, copy=False)}
 
     def values(self, observation: Tree) -> Array:
-        """The values [B] of observations [B, *]."""
+        """Return the values [B] of observations [B, *]."""
         num = len(next(leaf for _, leaf in tree_leaves(observation)))
         inputs, _ = self.policy.pipeline.step(observation, None, np.zeros(num, bool))
         return self.policy.network.value(inputs)
 
     def step(self, trajectory: Trajectory, Rs: Array | None = None) -> Iterator[Gradient]:
-        """The gradients of the loss over a fragment: one for each minibatch of args.batch_size rows, in every epoch.
+        """Yield gradients of the loss over a fragment: one for each minibatch of args.batch_size rows, in every epoch.
 
-        The advantages are generalised ones (gae_lambda); of `Rs` nothing is used.
+        Advantages are generalised advantage estimates (gae_lambda). `Rs` is not used.
         """
         t, a = trajectory, self.algorithm
         value = self.values(flat_rows(t.obs)).reshape(t.first.shape)
@@ -107,7 +108,7 @@ class ActorCriticModel:
                 yield dict(flat_views(gradient, a.network.table)), {name: float(x) for name, x in metrics.items()}
 
     def get_weights(self) -> dict[str, Array]:
-        """By name, as in checkpoints of the algorithm."""
+        """Return the weights by name, as in checkpoints of the algorithm."""
         return dict(flat_views(self.algorithm.network.numpy().copy(), self.algorithm.network.table))
 
     def set_weights(self, weights: dict[str, Array]) -> None:
@@ -118,7 +119,7 @@ class ActorCriticModel:
         self.policy.load(Weights(0, flat, table))
 
     def get_state(self) -> dict[str, Any]:
-        """The generator of minibatches, and how rewards are scaled."""
+        """Return the state of the generator of minibatches and of the reward scaler."""
         scaler = self.algorithm.return_scaler
         return {"rng": self.algorithm.rng.bit_generator.state, "rewards": {} if scaler is None else scaler.state_dict()}
 

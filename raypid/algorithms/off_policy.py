@@ -16,7 +16,7 @@ from raypid.extras import need
 from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.tunable import tunable
-from raypid.types import Collective, Sample, Sequences, Tensor, Tree, Update, tree_leaves
+from raypid.types import Collective, Sample, Sequences, Tensor, Tree, Update, means, tree_leaves
 
 if TYPE_CHECKING:
     from raypid.nn.critics import Critics
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 5
-"""Times start_steps after which learning starts though too few episodes have ended."""
+"""Multiple of start_steps after which learning begins even if too few episodes have ended."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -387,9 +387,8 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     def in_force(self) -> dict[str, object]:
         rates = {"lr": "acting", "lr_critic": "critics"}
-        held = {name: self.optimizers[key].lr for name, key in rates.items() if key in self.optimizers}
-        if getattr(self.config, "lr_critic", None) is None:
-            held.pop("lr_critic", None)
+        used = {name: key for name, key in rates.items() if getattr(self.config, name, None) is not None}
+        held = {name: self.optimizers[key].lr for name, key in used.items() if key in self.optimizers}
         return super().in_force() | held
 
     def scale_lr(self, factor: float) -> None:
@@ -421,12 +420,9 @@ class OffPolicy(Algorithm[OffPolicyT]):
             for name, value in metrics.items():
                 values.setdefault(name, []).append(value)
         self._metrics = []
-        means = torch.stack([torch.stack(v).float().mean() for v in values.values()]).tolist() if values else []
-        ours = dict(zip(values, means, strict=True))
-        if self.collective is None:
-            return ours
-        everywhere = self.collective.gather(ours)
-        return {n: sum(m[n] for m in everywhere) / len(everywhere) for n in ours}
+        numbers = torch.stack([torch.stack(v).float().mean() for v in values.values()]).tolist() if values else []
+        ours = dict(zip(values, numbers, strict=True))
+        return means([ours] if self.collective is None else self.collective.gather(ours))
 
     # -- state -----------------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from types import CodeType, FunctionType
 from raypid.errors import ConfigError
 
 OVERRIDDEN = ("loss", "loss_gradient", "critic_loss", "policy_loss", "update", "step", "gradients", "build")
-"""What users override: a name of theirs that is one of these, or nearly so, is meant for it."""
+"""Methods that users override. A user's method with one of these names, or nearly, is meant for it."""
 _NEAR = 0.8
-"""How alike a name and one of these must be, from 0 to 1."""
+"""Least similarity of such a name and the method's, from 0 to 1."""
 
 
 def check_overrides(cls: type) -> None:
@@ -41,7 +41,8 @@ def check_overrides(cls: type) -> None:
 
 
 def _meant(name: str) -> str:
-    """The method that a name is, or is a misspelling of; "" if it is neither. One that a name extends (`losses`) is no misspelling."""
+    """Return the method that a name equals or misspells; "" otherwise. A longer name such as `losses` is no misspelling
+    of `loss`."""
     if name in OVERRIDDEN:
         return name
     near = get_close_matches(name, [hook for hook in OVERRIDDEN if hook not in name], 1, _NEAR)
@@ -49,7 +50,8 @@ def _meant(name: str) -> str:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """What a function may call: the names in it, and in the functions, lambdas and comprehensions that it holds."""
+    """Yield the names that a function may call: those in its code, and in functions, lambdas and comprehensions within
+    it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

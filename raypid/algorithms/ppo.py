@@ -19,7 +19,7 @@ from raypid.tunable import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
 
 KL_STEP, LEAST_PART = 1.5, 0.02
-"""By what `desired_kl` divides or multiplies the learning rate after an epoch, and the least part of it that it leaves."""
+"""Factor by which `desired_kl` changes the learning rate after an epoch, and the smallest part of it that is left."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,7 +91,7 @@ class ClippedLoss:
 
     config: Clipped
     clip: float
-    """eps."""
+    """Current clip range."""
 
     def loss(self, log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Batch[Tensor]) -> Loss:
         """-min(ratio * A, clipped ratio * A) + value_coef * half the squared error of the value - entropy_coef * entropy, [n] rows."""
@@ -163,9 +163,9 @@ class PPO(ClippedLoss, ActorCritic[PPOConfig]):
         assert config.num_epochs is not None and config.clip is not None
         self.num_epochs = config.num_epochs
         self.clip = self.clip_at_first = config.clip
-        """eps, as its schedule has it, and where that begins."""
+        """Current clip range, and its initial value."""
         self.lr_part = 1.0
-        """The part of lr, as its schedule has it, that `desired_kl` leaves."""
+        """Factor of `desired_kl` on the learning rate."""
 
     @classmethod
     def network_spec(cls, config: PPOConfig, spec: NetworkSpec) -> NetworkSpec:

@@ -91,7 +91,7 @@ class R2D2Config(DQNConfig):
             )
 
     def rows_to_start(self) -> int:
-        """So many that every stream has sequences."""
+        """Return the number of rows after which every stream has sequences."""
         rows = self.burn_in + self.sequence_length + self.fragment_length
         return max(self.batch_size, 2 * rows * self.num_streams)
 
@@ -118,7 +118,7 @@ class SequenceBatch:
     """[N] importance weights."""
 
     def take(self, part: slice) -> SequenceBatch:
-        """Some of the sequences."""
+        """Select sequences."""
         names = ("first", "action", "reward", "ended", "terminated", "valid")
         columns = {name: getattr(self, name)[:, part] for name in names}
         inputs = self.inputs.take((slice(None), part))
@@ -184,7 +184,7 @@ class R2D2(DQN):
         return loss, priority, {"q": q_mean}
 
     def _memory(self, network: TorchNetwork, b: SequenceBatch) -> Memory:
-        """A network's own memory after the burn-in; no gradient passes through it."""
+        """Return the memory of a network after the burn-in. No gradient passes through it."""
         import torch
 
         from raypid.nn.torch_cells import Memory

@@ -102,7 +102,8 @@ class SAC(PolicyAndCritics[SACConfig]):
         return loss, error.detach().abs().mean(0), q.detach()
 
     def taken(self, q: Tensor, b: TransitionBatch) -> Tensor:
-        """Q [K, N] of the actions that were taken, from what critics say of them (or, [K, N, A], of all discrete ones)."""
+        """Return Q [K, N] of the actions in the batch, from the critics' Q [K, N], or Q [K, N, A] of all discrete
+        actions."""
         return q.gather(-1, b.action.expand(len(q), -1)[..., None])[..., 0] if self.discrete else q
 
     def soft_value(self, q: Tensor, alpha: Tensor, log_pi: Tensor) -> Tensor:
@@ -118,8 +119,8 @@ class SAC(PolicyAndCritics[SACConfig]):
         return self.mean(alpha * log_pi - q, log_pi).mean(), -self.mean(log_pi, log_pi).mean().detach()
 
     def choices(self, inputs: TorchInputs) -> tuple[Tensor | None, Tensor]:
-        """What the policy may do: an action [N, A] drawn with a gradient and its log_prob [N]; or None, and log pi [N, A] of all
-        discrete actions."""
+        """Return an action [N, A], drawn with a gradient, and its log_prob [N]; for discrete actions None, and log pi
+        [N, A] of all of them."""
         if self.discrete:
             return None, self.distribution.masked(self.policy(inputs)[0], inputs.mask).log_softmax(-1)
         return self.draw(inputs)

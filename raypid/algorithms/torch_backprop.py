@@ -24,10 +24,10 @@ from raypid.types import Array, flat_rows, tree_map
 
 
 def device_for(config: Config) -> torch.device:
-    """Where to learn.
+    """Return the device of the learner.
 
     Raises:
-        ConfigError: torch cannot use what was asked for.
+        ConfigError: torch cannot use the device in the settings.
     """
     device = config.learns_on
     kind, _, index = device.partition(":")
@@ -51,7 +51,7 @@ class TorchBackprop(TorchNetwork, LearningNetwork[Tensor]):
         if compiled:
             self.module.compile()
         self._other: TorchNetwork | None = None
-        """A network for other parameters, once `predict` has been asked about some."""
+        """Network for other parameters, made at the first `predict` with some."""
 
     def to_device(self, batch: Minibatch) -> Minibatch:
         move = partial(on_device, device=self.device)

@@ -287,7 +287,7 @@ class JointDistribution:
         return _whole({d.leaf.path: d.sample(p, s, rng) for d, p, s in self._each(params, log_std)})
 
     def draw_by(self, kept: Array | None) -> None:
-        """Draw actions by new noise, of which each stream keeps so much (`Noise.kept`)."""
+        """Draw actions from new noise with this correlation for each stream (`Noise.kept`)."""
         for part in self.parts:
             part.noise = Noise(kept)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raypid.nn.catalog_network import CatalogNetwork
 
 Settings: TypeAlias = ModelConfig | Mapping[str, object] | None
-"""Those of `model`: a mapping such as {"network": "lstm"}; None: the defaults."""
+"""Settings of the network: a mapping such as {"network": "lstm"}; None: the defaults."""
 
 
 class BoundDistribution(Generic[ArrayT]):

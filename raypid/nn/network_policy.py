@@ -30,7 +30,7 @@ Exploration: TypeAlias = Mapping[str, "float | Array"]
 
 @dataclass(slots=True)
 class Acted:
-    """What a policy chose for B streams."""
+    """Actions that a policy chose for B streams."""
 
     action: Tree
     """[B, *] canonical: before scaling and clipping."""
@@ -55,10 +55,11 @@ def _bounds(leaf: ActionLeaf) -> tuple[Array, Array, Array, Array]:
 
 
 class NetworkPolicy:
-    """What workers and evaluators act with: pipeline, network, and the map from canonical actions to the environment's."""
+    """Base class of policies: pipeline, network, and the map from canonical actions to the environment's. Workers and
+    evaluators act with it."""
 
     network: SmallNetwork | TorchNetwork
-    """Made when the first weights come."""
+    """Built when the first weights are loaded."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         self.spec = spec
@@ -68,9 +69,9 @@ class NetworkPolicy:
         self.version = -1
         self.exploration: Exploration = {}
         self.temperature: Array | None = None
-        """Of a softmax over action values; it comes with the weights."""
+        """Temperature of a softmax over action values; it comes with the weights."""
         self.greedy = True
-        """Without exploration it takes its best action."""
+        """Whether it takes its best action without exploration."""
 
     def to_env(self, action: Tree) -> Tree:
         """Map canonical actions [B, *] to what the environment takes: bounds, offsets, shapes."""
@@ -134,7 +135,7 @@ class NetworkPolicy:
     def complete(self, trajectory: Trajectory, states: Sequence[Tree | None], params: Array | None) -> None:
         """Add to `trajectory.behaviour` what is cheaper to compute for a whole fragment than step by step.
 
-        Nothing here: replay needs no behaviour.
+        The base class adds nothing: replay needs no behaviour.
 
         Args:
             states: the policy's states before each row and after the last, T + 1 of them, where it has a memory.
@@ -153,7 +154,8 @@ class ActorPolicy(NetworkPolicy):
 
 
 class QPolicy(NetworkPolicy):
-    """Over action values: the best action, or epsilon-greedy, or (with a temperature) in proportion to exp(Q / temperature)."""
+    """A policy over action values: the best action, epsilon-greedy, or (with a temperature) a softmax of Q /
+    temperature."""
 
     def choose(self, params: Array, value: Array | None, inputs: Inputs, rng: Generator | None) -> Acted:
         if value is None and self.spec.dueling and self.spec.atoms:  # plain dueling needs no value to compare actions

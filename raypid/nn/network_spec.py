@@ -29,7 +29,7 @@ class _Part:
     """Place in a nested observation or action, "/" between the keys; "" where it is one array."""
     kind: str
     shape: tuple[int, ...]
-    """Of one observation, or one environment action."""
+    """Shape of one observation, or one environment action."""
     nvec: tuple[int, ...] = ()
     """Number of values of each discrete element."""
     start: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class NetworkSpec:
     network: str = "mlp"
     hidden: tuple[int, ...] = (64, 64)
     channels: tuple[int, ...] = ()
-    """Of convolutional encoders; empty: as published."""
+    """Output channels of convolutional encoders; empty: as published."""
     activation: str = "tanh"
     shared: bool = False
     log_std_init: float = 0.0
@@ -174,7 +174,7 @@ class NetworkSpec:
 
     @property
     def num_values(self) -> int:
-        """Outputs of the value head; 0 where there is none."""
+        """Number of outputs of the value head; 0 without one."""
         if self.head == "q":
             return max(1, len(self.atoms)) if self.dueling else 0
         return int(self.head == "actor_critic")

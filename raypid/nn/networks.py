@@ -408,7 +408,7 @@ class TorchNetwork(FlatParameters):
             part.perturb(rng)
 
     def compute_in_half(self) -> None:
-        """From now on compute products between hidden fully connected layers in bfloat16. Weights stay float32."""
+        """Compute products between hidden fully connected layers in bfloat16 from now on. Weights stay float32."""
         for part in self._fully_connected():
             part.in_half = True
 

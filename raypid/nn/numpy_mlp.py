@@ -176,7 +176,7 @@ class SmallNetwork:
         return layers[-1][1] if layers else h
 
     def forward(self, x: Array) -> tuple[Array, Array, list[Layer]]:
-        """params [N, P], value [N] and the layers, for `backward`."""
+        """Return params [N, P], value [N] and the layers, which `backward` needs."""
         layers = self._layers(x, slice(None))
         last = self._last(x, layers)
         params = last[0] @ self._policy[0]
@@ -186,11 +186,12 @@ class SmallNetwork:
         return params, value, layers
 
     def _last(self, x: Array, layers: list[Layer]) -> Array:
-        """What the heads see of inputs x [N, D]: [K, N, H]."""
+        """Return the inputs [K, N, H] of the heads for network inputs x [N, D]."""
         return layers[-1][1] if layers else np.broadcast_to(x, (self.spec.num_trunks, *x.shape))
 
     def backward(self, grads: dict[str, Array], x: Array, layers: list[Layer], d_params: Array, d_value: Array) -> None:
-        """Gradient of a loss from its derivative by params [N, P] and value [N], written into the views `grads` (but log_std)."""
+        """Write the gradient of a loss into the views `grads` (except log_std), given its derivatives by params [N, P]
+        and value [N]."""
         last = self._last(x, layers)
         ones = np.ones((1, len(x)), np.float32)  # sums over rows are faster as products
         np.matmul(last[0].T, d_params, out=grads["policy.weight"])

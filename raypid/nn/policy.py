@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import CheckpointError, find_policy, read_policy_and_origin, refusing, write_policy
+from raypid.checkpoint import CheckpointError, find_policy, read_policy, refusing, write_policy
 from raypid.errors import UserError
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
@@ -38,7 +38,7 @@ class DeployedPolicy:
     def __init__(self, policy: NetworkPolicy, seed: int | None = None) -> None:
         self.policy, self.rng = policy, np.random.default_rng(seed)
         self.info: Mapping[str, object] = {}
-        """Of a policy that was loaded: algorithm, env (its name), timesteps_total."""
+        """Origin of a loaded policy: algorithm, env (its name), timesteps_total."""
         self.remembers = policy.initial_state(1) is not None
         """Whether an action depends on earlier observations too: the network has a memory, or frames are stacked."""
         from raypid.nn.given_observation import GivenObservation  # training does without
@@ -63,7 +63,7 @@ class DeployedPolicy:
         return session
 
     def __repr__(self) -> str:
-        """What it was trained by and on, the observations that it takes, its actions and its network."""
+        """Name the algorithm, the environment, the observations, the actions and the network."""
         origin = " on ".join(str(part) for part in (self.info.get("algorithm"), self.info.get("env")) if part)
         steps = self.info.get("timesteps_total")
         parts = (origin, self.policy.spec.brief(), f"{steps:,} steps" if isinstance(steps, int) else "")
@@ -131,7 +131,7 @@ class DeployedPolicy:
             )
 
     def __getstate__(self) -> dict[str, object]:
-        """What a copy is made of, in this process or another: it has a lock of its own."""
+        """Return the state of a copy or pickle, without the lock."""
         return {**self.__dict__, "_lock": None, "_thread": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -167,19 +167,14 @@ def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping
     )
 
 
-def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any]]:
-    """Read what `save_policy` wrote: network, weights, info. Nothing is imported.
+def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any], bool]:
+    """Read what `save_policy` wrote: network, weights, info, and whether this user's raypid wrote them (see
+    `check_network_name`). Nothing is imported.
 
     Raises:
         CheckpointError: the folder holds no policy, or its parts do not fit together.
     """
-    return read_saved_policy(folder)[:3]
-
-
-def read_saved_policy(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any], bool]:
-    """Read network, weights, info, and whether this user's raypid wrote them (see `check_network_name`); errors as
-    `read_policy_weights`."""
-    values, arrays, signed = read_policy_and_origin(folder)
+    values, arrays, signed = read_policy(folder)
     with refusing(f"The policy {folder}", passing=CheckpointError):
         spec, info = NetworkSpec.from_dict(values["network"]), dict(values["info"])
         extra = {k.removeprefix("extra/"): v for k, v in arrays.items() if k.startswith("extra/")}
@@ -237,7 +232,7 @@ def load_policy(path: str | Path, seed: int | None = None, *, trust: bool = Fals
         ValueError: there is nothing to load, or it is damaged, or it names code and is not trusted.
     """
     folder = find_policy(Path(path))
-    spec, weights, info, signed = read_saved_policy(folder)
+    spec, weights, info, signed = read_policy_weights(folder)
     check_network_name(path, spec, trusted=trust or signed)
     policy = DeployedPolicy(try_policy(folder, spec, weights), seed)
     env = info.get("env")

@@ -46,7 +46,7 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
         self.gradient = network.gradient
         self.lr, self.eps, self.decay = lr, eps, decay
         self.state: dict[str, Tensor] = {}
-        """Its arrays and the number of steps; empty before the first step."""
+        """The arrays of the optimizer and the number of steps; empty before the first step."""
 
     @abstractmethod
     def _update(self) -> None:

@@ -84,7 +84,7 @@ def takes_returns(method: Callable[..., object]) -> bool:
 
 
 def with_returns(method: Callable[..., T]) -> Callable[[Trajectory, Array | None], T]:
-    """A method that takes a trajectory, and returns if it likes, as one that takes both."""
+    """Wrap a method that may not take returns as one that takes a trajectory and returns."""
     if not takes_returns(method):
         return lambda trajectory, returns: method(trajectory)
     parameter = inspect.signature(method).parameters.get("Rs")
@@ -112,12 +112,12 @@ class AgentSource:
         self._returns = takes_returns(self.policy.model.step if default else self.agent.send_trajectory)
 
     def restart(self) -> None:
-        """Build the agent anew: what it was sent is forgotten."""
+        """Build a new agent, which has no fragments yet."""
         entry, name = self.entry, self.entry.__qualname__
         args = arguments(entry, name, "agent_config", self.config, facts_of(self.policy.spec, self.policy.seed))
         self.agent: WorkerAgent = called(name, "__init__", entry, args, self.policy.model)
         self._steps: Iterator[object] = _NOTHING
-        """What is left of a generator that the agent returned."""
+        """The rest of a generator that the agent returned."""
 
     def begin(self, weights: Weights) -> None:
         """The worker acts with these weights from here on. (Its policy has given them to the model.)"""
@@ -132,7 +132,7 @@ class AgentSource:
         self._call("send_trajectory", with_returns(self.agent.send_trajectory), own, returns)
 
     def fetch(self, weights: Weights) -> Gradients | None:
-        """The next gradient over what was sent, at these weights; None if there is no more.
+        """Compute the next gradient over the fragments that were sent, at these weights; None if there are no more.
 
         Raises:
             UserError: what the agent returned is no gradient of the model's weights, or not finite.
@@ -146,7 +146,7 @@ class AgentSource:
         return Gradients(flat, weights.version, sent.num_valid, metrics, largest_reward=sent.largest_reward)
 
     def _next(self, weights: Parts) -> object:
-        """The next gradient: of a generator that the agent has returned, if that has more, or else of the agent."""
+        """Return the next gradient: from a generator that the agent has returned, or else from the agent."""
         for _ in range(2):
             if self._steps is not _NOTHING:
                 self.agent.set_weights(weights)
@@ -163,7 +163,7 @@ class AgentSource:
         return called(self.name, "step" if isinstance(self.agent, DefaultAgent) else method, function, *args)
 
     def local_state(self) -> dict[str, object]:
-        """What the model keeps apart from its weights, if it has get_state()."""
+        """Return the model's state apart from its weights, if it has get_state()."""
         return self.policy.local_state()
 
     def load_local_state(self, state: dict[str, object]) -> None:
@@ -171,10 +171,10 @@ class AgentSource:
 
 
 def agent_class(name: str) -> type:
-    """The class of a registered agent, or of "module:Class".
+    """Return the class of a registered agent, or of "module:Class".
 
     Raises:
-        UserError: there is none, or it lacks a method.
+        UserError: an unknown agent, or one that lacks a method.
     """
     entry = AGENTS.get(name)
     check_methods("an agent", entry, AGENT_METHODS)

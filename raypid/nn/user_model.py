@@ -252,7 +252,7 @@ class ModelPolicy(NetworkPolicy):
         return value.astype(np.float32, copy=False)
 
     def local_state(self) -> dict[str, object]:
-        """Return what the model keeps apart from its weights, if it has get_state()."""
+        """Return the model's state apart from its weights, if it has get_state()."""
         get: Callable[[], object] | None = getattr(self.model, "get_state", None)
         return {} if get is None else {"model": self._call("get_state", get)}
 
@@ -287,7 +287,8 @@ def _fault(leaf: ActionLeaf, action: Array) -> str:
 
 
 def facts_of(spec: NetworkSpec, seed: int) -> dict[str, object]:
-    """What the `args` of models and agents have beside their own: spaces, gamma, batch_size, device, seed and the project's options."""
+    """Return the entries of `args` that raypid provides to models and agents: spaces, gamma, batch_size, device, seed
+    and the project's options."""
     from raypid.spaces import space_from_json  # needs gymnasium, which no other policy needs to act
 
     spaces = {role: space_from_json(spec.facts[role]) for role in ("observation_space", "action_space")}

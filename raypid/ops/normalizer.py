@@ -47,7 +47,7 @@ class DiscountedReturns:
     def __init__(self, gamma: float, reward_scale: float = 1.0, reward_clip: float | None = None) -> None:
         self.gamma, self.reward_scale, self.reward_clip = gamma, reward_scale, reward_clip
         self._carry: Array = np.zeros(0)
-        """[B] those so far."""
+        """[B] returns so far."""
 
     def moments(self, reward: Array, first: Array, valid: Array) -> Moments:
         """Moments of the returns [T, B] at the valid rows of the worker's next fragment.
@@ -78,7 +78,7 @@ def _discounted(reward: Array, first: Array, carry: Array, gamma: float) -> tupl
 
 
 ROUNDING = 1e-7
-"""Of float32: rows that differ by less than this part of them are the same."""
+"""Relative difference of float32 numbers below which they count as equal."""
 
 
 def inverse_deviation(moments: Moments) -> float:
@@ -105,7 +105,7 @@ class ReturnScaler:
         self.gamma = gamma
         self.moments = zero_moments(1)
         self.elsewhere = zero_moments(1)
-        """Of returns that other workers have seen; they count too."""
+        """Moments of returns that other workers have seen, which count too."""
         self.carry = np.zeros(0)
         """[streams of all workers] discounted return of the running episode so far."""
 

@@ -19,7 +19,7 @@ def clip_norm(gradient: Array, max_norm: float | None) -> float:
 
 
 class Stateful(Protocol):
-    """What a checkpoint holds besides weights: an optimizer."""
+    """The state of an optimizer, for checkpoints."""
 
     def state_dict(self) -> dict[str, Array | int]: ...
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None: ...

@@ -31,7 +31,8 @@ def next_values(
 
 
 def passes(terminated: Array, truncated: Array, valid: Array) -> Array:
-    """Where a trace passes from row t+1 back to row t: 1 there, else 0, float32 [T, B]. Invalid rows and the last one have 0."""
+    """Return 1 where a trace passes from row t+1 back to row t, else 0, float32 [T, B]. Invalid rows and the last one
+    have 0."""
     found = np.zeros(valid.shape, np.float32)
     found[:-1] = ~(terminated | truncated)[:-1] & valid[:-1] & valid[1:]
     return found

@@ -107,7 +107,7 @@ class ParameterServer:
             UserError: `folder` is no path.
         """
         call = "ParameterServer.restore"
-        _, weights, _ = read_policy_weights(find_policy(Path(check_folder(call, folder))))
+        _, weights, _, _ = read_policy_weights(find_policy(Path(check_folder(call, folder))))
         self._check.check(call, weights)
         return self.reset(weights)
 

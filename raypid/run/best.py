@@ -37,7 +37,7 @@ class BestPolicy:
         """Load the best policy of a run that is resumed."""
         for folder in (self.folder, self.folder.with_name(OLD_BEST)):
             with contextlib.suppress(CheckpointError), refusing(f"The policy {folder}"):
-                _, weights, info = read_policy_weights(folder)
+                _, weights, info, _ = read_policy_weights(folder)
                 if info.get("score") is not None:
                     self.score, self.timesteps = float(info["score"]), int(info["timesteps_total"])
                     final = info.get("final")

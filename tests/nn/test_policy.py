@@ -219,7 +219,7 @@ def test_save_and_load_roundtrip(tmp_path: Path) -> None:
     space = spaces.Dict(x=BOX, p=spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiBinary(2))))
     spec, weights, policy = make(space, spaces.Box(-2, 2, (2,)), normalize=True, stack=2)
     save_policy(tmp_path / "policy", spec, weights, {"score": 1.5})
-    spec_there, weights_there, info = read_policy_weights(tmp_path / "policy")
+    spec_there, weights_there, info, _ = read_policy_weights(tmp_path / "policy")
     assert spec_there == spec and info == {"score": 1.5}
     assert weights_there.version == weights.version and weights_there.table == weights.table
     np.testing.assert_array_equal(weights_there.flat, weights.flat)

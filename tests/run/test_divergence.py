@@ -99,7 +99,7 @@ def test_a_learning_rate_beyond_reason(case: str, tmp_path: Path) -> None:
     error = diverge(run, tmp_path, **settings, lr=1e30)
     assert error.timesteps and "lr, which is 1e+30" in str(error) and " diverged at environment step " in str(error)
     assert str(tmp_path / "diverged") in str(error) and "\n" not in str(error)
-    _, weights, _ = read_policy_weights(checkpoint.find_policy(tmp_path / "diverged"))
+    _, weights, _, _ = read_policy_weights(checkpoint.find_policy(tmp_path / "diverged"))
     assert np.isfinite(weights.flat).all() and load_policy(tmp_path / "diverged") is not None
     state, manifest = checkpoint.load_checkpoint(tmp_path / "diverged")
     assert state["batch"] and manifest["what"] == error.what  # type: ignore[typeddict-item]

@@ -461,7 +461,7 @@ def test_checkpoints_that_are_damaged_or_not_finite(copy: Path) -> None:
     (newest / "state.safetensors").write_bytes(b"")
     end = only(findings(copy), "end", "Checkpoints that cannot be used: 1.")
     assert "state.safetensors is truncated" in end.finding and f"Move what is newer than {sound} away" in end.advice
-    spec, arrays = checkpoint.read_policy(copy / "best")
+    spec, arrays, _ = checkpoint.read_policy(copy / "best")
     checkpoint.write_policy(copy / "best", spec, {k: np.full_like(v, np.nan) for k, v in arrays.items()})
     assert only(findings(copy), "learning", "weights in best/ are not finite").severity == "error"
 

@@ -259,7 +259,7 @@ def test_a_goal_is_confirmed_beside_and_best_holds_what_was_played(ray_session: 
     assert outcome.reason == f"{MEAN} reached 10"
     assert outcome.result["evaluation/episodes"] == 50
     assert outcome.final == {"episode_reward_mean": 10.0, "episode_reward_ci95": 0.0, "episodes": 50}
-    _, best, info = read_policy_weights(tmp_path / "best")
+    _, best, info, _ = read_policy_weights(tmp_path / "best")
     assert best.version == weights.version == info["weights_version"] == outcome.result["evaluation/weights_version"]
     assert best.version < newest
     np.testing.assert_array_equal(best.flat, weights.flat)
