@@ -123,11 +123,9 @@ def build_spec(
     if network == "auto":
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"
     _check(model, network, leaves)
-    facts: dict[str, object] = {}
     # a class that acts is a whole model (`raypid.nn.user_model.Model`), not a network that gets heads
     whole = is_model(network)
-    if whole:
-        facts = {"observation_space": space_to_json(observation_space), "action_space": space_to_json(action_space)}
+    described = {"observation_space": observation_space, "action_space": action_space} if whole else {}
     return NetworkSpec(
         pipeline=PipelineSpec(leaves=leaves, frame_stack=frame_stack, normalize=normalize, mask_size=mask_size),
         actions=actions,
@@ -140,7 +138,7 @@ def build_spec(
         custom=dict(model.custom),
         target=_target(network),
         head="model" if whole else "actor_critic",
-        facts=facts,
+        facts={role: space_to_json(space) for role, space in described.items()},
         memory=model.cell,
         memory_size=model.memory_size if model.cell else 0,
     )
