@@ -74,23 +74,15 @@ class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):
             weights.extra |= self.return_scaler.moments.as_arrays(_RETURN)
         return weights
 
-    _sent: Trajectory | None = None
-
     def begin(self, weights: Weights) -> None:
         """Do nothing: `gradients` loads the weights."""
 
-    def send(self, trajectory: Trajectory) -> None:
-        """Take the fragment for the next gradient, in a worker."""
-        self._sent = trajectory
-
-    def fetch(self, weights: Weights) -> Gradients | None:
-        """Compute the gradient over the fragment that was sent, in a worker; None if there is none."""
-        sent, self._sent = self._sent, None
-        return None if sent is None else self.gradients(sent, weights)
+    def fetch(self, weights: Weights, trajectory: Trajectory | None) -> Gradients | None:
+        """Compute the gradient over a new fragment, in a worker; None if there is none."""
+        return None if trajectory is None else self.gradients(trajectory, weights)
 
     def restart(self) -> None:
-        """Forget the fragment, in a worker."""
-        self._sent = None
+        """Do nothing: no fragment is kept."""
 
     def local_state(self) -> State:
         """Return the state of a worker: the returns of its running episodes, and the moments that were not sent to the

@@ -28,11 +28,8 @@ class Population(SmallNetwork):
     def __init__(self, spec: NetworkSpec, num_streams: int) -> None:
         size = sum(int(np.prod(shape)) for _, shape in spec.mlp_table(spec.pipeline.vector_size))
         SmallNetwork.__init__(self, spec, np.zeros((num_streams, size), np.float32))
-
-    @property
-    def streams(self) -> Array:
-        """The weights [B, P]."""
-        return self.flat
+        self.streams = self.flat
+        """[B, P] weights of the policies."""
 
     def _bind(self, flat: Array, noise: dict[str, Array] | None = None) -> None:
         """Bind the layers to views of flat [B, P], each [trunks, B, in, out]."""

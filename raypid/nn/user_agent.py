@@ -124,26 +124,25 @@ class AgentSource:
         if not isinstance(self.agent, DefaultAgent):
             self._call("set_weights", self.agent.set_weights, self.policy.layout.parts(weights.flat))
 
-    def send(self, trajectory: Trajectory) -> None:
-        """Hand over a fragment."""
-        self._sent = trajectory
-        returns = self.policy.returns(trajectory) if self._returns else None
-        own = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
-        self._call("send_trajectory", with_returns(self.agent.send_trajectory), own, returns)
-
-    def fetch(self, weights: Weights) -> Gradients | None:
-        """Compute the next gradient over the fragments that were sent, at these weights; None if there are no more.
+    def fetch(self, weights: Weights, trajectory: Trajectory | None) -> Gradients | None:
+        """Hand over a new fragment if there is one, then compute the next gradient over the fragments so far, at these weights;
+        None if there are no more.
 
         Raises:
             UserError: what the agent returned is no gradient of the model's weights, or not finite.
             CodeError: the agent or the model raised.
         """
+        if trajectory is not None:
+            self._newest = trajectory
+            returns = self.policy.returns(trajectory) if self._returns else None
+            own = replace(trajectory, action=nest(dict(tree_leaves(trajectory.action))))
+            self._call("send_trajectory", with_returns(self.agent.send_trajectory), own, returns)
         found = self._call("fetch_grads", self._next, self.policy.layout.parts(weights.flat))
         if found is None:
             return None
         flat, metrics = self.policy.gradient_of(found, self._source)
-        sent = self._sent
-        return Gradients(flat, weights.version, sent.num_valid, metrics, largest_reward=sent.largest_reward)
+        newest = self._newest
+        return Gradients(flat, weights.version, newest.num_valid, metrics, largest_reward=newest.largest_reward)
 
     def _next(self, weights: Parts) -> object:
         """Return the next gradient: from a generator that the agent has returned, or else from the agent."""

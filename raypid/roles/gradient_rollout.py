@@ -30,14 +30,15 @@ class GradientSource(Protocol):
     def begin(self, weights: Weights) -> None:
         """The worker acts with these weights from here on."""
 
-    def send(self, trajectory: Trajectory) -> None:
-        """Take a fragment, which has a valid row."""
+    def fetch(self, weights: Weights, trajectory: Trajectory | None) -> Gradients | None:
+        """Compute the next gradient over the fragments so far, at these weights; None asks for another fragment.
 
-    def fetch(self, weights: Weights) -> Gradients | None:
-        """Compute the next gradient over what was sent, at these weights; None asks for another fragment."""
+        Args:
+            trajectory: a new fragment, which has a valid row; None if there is none since the last call.
+        """
 
     def restart(self) -> None:
-        """Forget what was sent."""
+        """Forget all fragments."""
 
     def local_state(self) -> dict[str, object]:
         """Return what it keeps from fragment to fragment, apart from the weights."""
@@ -70,24 +71,24 @@ class GradientRollout(FragmentWorker):
     ) -> None:
         super().__init__(spec, worker_index, restarts)
         self.source = source(self.policy)
-        self._sent = False
-        """Whether the source may have more gradients over what it was sent."""
+        self._has_fragment = False
+        """Whether the source has a fragment, over which it may have more gradients."""
         self._num_gradients = 0
-        """Since it was sent a fragment."""
+        """Number of gradients over the last fragment."""
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Gradients]:
-        """The next gradient. Where the source has no more over the last fragment, act for `fragment_length` rows first, with the
+        """Compute the next gradient. If the source has no more over the last fragment, act for `fragment_length` rows first, with the
         same weights; timing's total counts both.
 
         Raises:
             UserError: fragment after fragment was sent, and no gradient came.
         """
-        report = self.empty_report(weights.version)
+        report, new = self.empty_report(weights.version), None
         for _ in range(MAX_FRAGMENTS):
-            if self._sent:
+            if self._has_fragment:
                 before = time.perf_counter()
                 with np.errstate(all="ignore"):
-                    gradients = self.source.fetch(weights)
+                    gradients = self.source.fetch(weights, new)
                 report.timing["total"] += time.perf_counter() - before
                 if gradients is not None:
                     self._count()
@@ -95,9 +96,10 @@ class GradientRollout(FragmentWorker):
             self.source.begin(weights)
             more, trajectory = self.collect_fragment(weights, exploration)
             report.join(more)
-            if trajectory.num_valid:  # a short fragment may have none, where environments take a row to reset
-                self.source.send(trajectory)
-                self._sent, self._num_gradients = True, 0
+            # a short fragment may have no valid row, where environments take a row to reset
+            new = trajectory if trajectory.num_valid else None
+            if new is not None:
+                self._has_fragment, self._num_gradients = True, 0
         raise UserError(
             f"No gradient came of {MAX_FRAGMENTS} fragments: fetch_grads() of the agent returned None each time. It returns one gradient "
             "a call, and None when it needs another fragment."
@@ -119,7 +121,7 @@ class GradientRollout(FragmentWorker):
     def boundary(self, save_count: int) -> None:
         super().boundary(save_count)
         self.source.restart()
-        self._sent = False
+        self._has_fragment = False
 
     def state_dict(self) -> WorkerState:
         return {**super().state_dict(), "source": self.source.local_state()}
