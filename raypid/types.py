@@ -7,8 +7,9 @@ N rows of a flat batch; * the event shape of one observation or action.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -192,29 +193,28 @@ class Trajectory(Rows):
         return float(np.abs(self.reward).max(initial=0.0))
 
 
+def _joined(names: Iterable[str], parts: Sequence[object], axis: int = 0) -> dict[str, Any]:
+    """Join attributes of `parts`, which are arrays or trees of arrays, along an axis."""
+    return {name: tree_concat([getattr(part, name) for part in parts], axis) for name in names}
+
+
 def concat_trajectories(parts: Sequence[Trajectory]) -> Trajectory:
     """Join fragments of equal T along the streams axis, in the order given. The moments are dropped."""
     if len(parts) == 1:
         return parts[0]
-    finals, offset = [], 0
-    for part in parts:
-        if part.final is not None:
-            finals.append(Final(part.final.t, part.final.b + offset, part.final.obs))
-        offset += part.num_streams
-    final = None
-    if finals:
-        t, b = (np.concatenate(rows) for rows in zip(*((f.t, f.b) for f in finals)))
-        final = Final(t, b, tree_concat([f.obs for f in finals]))
+    starts = accumulate((p.num_streams for p in parts), initial=0)
+    finals = [
+        Final(p.final.t, p.final.b + start, p.final.obs) for p, start in zip(parts, starts) if p.final is not None
+    ]
     states = [p.state for p in parts if p.state is not None]
     streams = [p.stream for p in parts if p.stream is not None]
     rows = [k for k in parts[0].behaviour if k != "final_value"]
     behaviour = {k: np.concatenate([p.behaviour[k] for p in parts], 1) for k in rows}
     if any("final_value" in p.behaviour for p in parts):
         behaviour["final_value"] = np.concatenate([p.behaviour["final_value"] for p in parts if p.final is not None])
-    columns: dict[str, Any] = {f.name: tree_concat([getattr(p, f.name) for p in parts], axis=1) for f in fields(Rows)}
     return Trajectory(
-        **columns,
-        final=final,
+        **_joined((f.name for f in fields(Rows)), parts, axis=1),
+        final=Final(**_joined(("t", "b", "obs"), finals)) if finals else None,
         behaviour=behaviour,
         state=tree_concat(states) if states else None,
         stream=np.concatenate(streams) if streams else None,
@@ -377,12 +377,7 @@ class Fitness:
 
 def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
     """Join pairs in the order given. Like `concat_trajectories`, this drops the moments."""
-    return Fitness(
-        index=np.concatenate([p.index for p in parts]),
-        value=np.concatenate([p.value for p in parts]),
-        length=np.concatenate([p.length for p in parts]),
-        version=min(p.version for p in parts),
-    )
+    return Fitness(**_joined(("index", "value", "length"), parts), version=min(p.version for p in parts))
 
 
 def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
