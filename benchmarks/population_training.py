@@ -29,7 +29,7 @@ from flags import several, whole
 
 from raypid.experiments.plan import read_plan
 from raypid.reporting.logger import read_results
-from raypid.reporting.panel import EVALUATION
+from raypid.reporting.run_folder import EVALUATION
 from raypid.reporting.statistics import mean_half_width
 from raypid.tune.exploit import EXPLOITS
 

@@ -6,9 +6,7 @@ runs is answered here.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -20,8 +18,8 @@ from raypid.config import Config, ConfigError, Given, canonical, overlay, parse_
 from raypid.errors import shown
 from raypid.marked import check_file, read_marked
 from raypid.ownership import SIGNATURE, has_signature, run_folder_of
-from raypid.plain_data import read_json
 from raypid.registry import ALGORITHMS
+from raypid.reporting.run_folder import RunFolder, is_record
 from raypid.settings.request import RunRequest, join
 from raypid.stops import read_stop
 from raypid.trust import check_names
@@ -38,8 +36,6 @@ VARIES = (
     "grid_search", "choice", "uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "normal", "randn",
 )  # fmt: skip
 """How a grid or a distribution begins: {"grid_search": [1, 4]}."""
-_ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragment_length", "gamma", "run", "stop"}
-"""What every version wrote into params.json, and hardly anybody writes into a file of settings."""
 _EXAMPLES = {"--stop": '{"time_total_s": 60}', "--env-config": '{"size": 8}'}
 """Options -> what they take; the others take settings."""
 _SAVED_BESIDE = {
@@ -86,11 +82,6 @@ def read_values(text: str, option: str) -> dict[str, object]:
         also = f" {option} takes JSON such as '{example}' or a YAML or JSON file." if is_missing else ""
         raise ConfigError(f"{error}{also}") from None
     return read_marked(path).values
-
-
-def is_record(values: Mapping[str, object]) -> bool:
-    """Whether these are the values of a run's params.json."""
-    return values.keys() >= _ALWAYS and isinstance(values["run"], str) and isinstance(values["stop"], Mapping)
 
 
 def file_of(text: str) -> Path | None:
@@ -240,27 +231,12 @@ def _recorded(where: str, params: Mapping[str, object]) -> RunRequest:
     run, stop = first.pop("run"), first.pop("stop")
     options = {word: first.pop(word) for word in OPTIONS if word in first}
     notes = [*_not_repeated(where, params)]
-    if not stop and where and (steps := steps_reached(Path(where).parent)):
+    if not stop and where and (steps := RunFolder(Path(where).parent, tolerant=True).steps_reached):
         stop = {"timesteps_total": steps}
         notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     checked = _checked(where, {"run": run, "stop": stop, **options})
     found = RunRequest(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
     return found.from_source("file", where)
-
-
-def steps_reached(folder: Path) -> int:
-    """The environment steps of a run's last result; 0 if there is none."""
-    with contextlib.suppress(ValueError, OSError, IndexError):
-        with (folder / "result.json").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            last = read_json(file.read().decode(errors="replace").splitlines()[-1])
-        steps = last.get("timesteps_total") if isinstance(last, dict) else None
-        return int(steps) if isinstance(steps, int | float) and 0 < steps < 2**63 else 0
-    return 0
-
-
-_TAIL = 1 << 16
-"""Bytes that hold the last line of a result.json."""
 
 
 def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:

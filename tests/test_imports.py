@@ -46,6 +46,7 @@ FILES = {
     "envs": ["envs/*"],
     "runtime": ["runtime/*"],
     "roles": ["roles/*", "replay/*"],
+    "folder": ["reporting/run_folder.py"],
     "reporting": ["reporting/*"],
     "loops": ["run/loops.py"],
     "run": ["run/*"],
@@ -57,12 +58,12 @@ FILES = {
     "compat": ["compat/*"],
     "cli": ["cli/*", "__main__.py"],
 }
-BELOW_ROLES = {"hooks", "base", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
+BELOW_ROLES = {"hooks", "base", "folder", "registry", "config", "storage", "ops", "nn", "algorithms", "envs", "runtime"}
 MAY_IMPORT: dict[str, set[str]] = {
     # layer -> the layers that it may import besides itself, also within functions and under TYPE_CHECKING
     "base": set(),
     "registry": {"base"},
-    "config": {"base", "registry"},
+    "config": {"base", "registry", "folder"},
     "storage": {"base"},
     "ops": {"base"},
     "nn": {"base", "registry", "config", "storage", "ops"},
@@ -71,7 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": {"base", "registry"},
     "runtime": {"base"},
     "roles": BELOW_ROLES,
-    "reporting": {"base", "registry"},
+    "folder": {"base", "storage"},
+    "reporting": {"base", "registry", "folder"},
     "loops": {"base", "ops", "algorithms", "runtime", "roles"},
     "run": BELOW_ROLES | {"roles", "reporting", "loops"},
     "envcheck": BELOW_ROLES | {"roles", "run"},

@@ -17,7 +17,7 @@ from raypid.reporting.panel import aligned
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.reporting.comparison import Comparison, Moment, Side
-    from raypid.reporting.runs import RunRecord
+    from raypid.reporting.run_folder import RunFolder
     from raypid.reporting.statistics import Difference
 
 MOST_NOTES = 8
@@ -111,7 +111,7 @@ def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
         found.append(runs)
     if len(paths) == 1 or (len(paths) > 2 and all(len(runs) == 1 for runs in found)):
         every = [run for runs in found for run in runs]
-        by_label: dict[str, list[RunRecord]] = {}
+        by_label: dict[str, list[RunFolder]] = {}
         for group in group_by_seed(every):
             by_label.setdefault(group.label, []).extend(group.runs)
         if len(by_label) < 2:
@@ -124,15 +124,15 @@ def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
     return [side for side, _ in made], [note for _, notes in made for note in notes]
 
 
-def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunRecord]]) -> list[str]:
+def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunFolder]]) -> list[str]:
     """A name for each side: what sets its runs apart, or its folder if they have the settings of another side."""
     from raypid.reporting.runs import group_by_seed
 
     groups = group_by_seed([run for runs in found for run in runs])
     labels = []
     for runs in found:
-        folders = {run.folder for run in runs}
-        own = {group.label for group in groups if folders & {run.folder for run in group.runs}}
+        folders = {run.path for run in runs}
+        own = {group.label for group in groups if folders & {run.path for run in group.runs}}
         labels.append(own.pop() if len(own) == 1 else "")
     if all(labels) and len(set(labels)) == len(labels):
         return labels
@@ -148,7 +148,7 @@ def _plain(found: Comparison) -> dict[str, object]:
         {
             "label": standing.label,
             "values": {task: [float(v) for v in values] for task, values in standing.values.items()},
-            "runs": {task: [str(run.folder) for run in runs] for task, runs in standing.runs.items()},
+            "runs": {task: [str(run.path) for run in runs] for task, runs in standing.runs.items()},
         }
         for standing in found.standings
     ]

@@ -39,20 +39,19 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: the folder holds no run, or cannot be read.
     """
-    from raypid.run.doctor import diagnose, headline, healthy_line
-    from raypid.run.record import read_record
+    from raypid.run.doctor import diagnose, headline, healthy_line, open_run
 
-    record = read_record(options.run)
-    found = diagnose(record)
+    run = open_run(options.run)
+    found = diagnose(run)
     if options.json:
         print(json.dumps([_plain(f) for f in found], indent=1))
     elif all(f.severity == "note" for f in found):
-        print(healthy_line(record, found))
+        print(healthy_line(run, found))
     else:
         width = min(120, shutil.get_terminal_size().columns)
         lines = [line for f in found[:MOST] for line in _lines(f, width)]
         more = [f"{len(found) - MOST} more: --json"] if len(found) > MOST else []
-        print("\n".join([headline(record), *lines, *more]))
+        print("\n".join([headline(run), *lines, *more]))
     return 0
 
 

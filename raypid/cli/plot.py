@@ -92,7 +92,7 @@ def _plain(curve: Curve) -> dict[str, object]:
     """A curve as JSON can hold it: null where there is no interval."""
     columns = {"x": curve.x, "centre": curve.centre, "low": curve.low, "high": curve.high}
     numbers = {name: [float(v) if math.isfinite(v) else None for v in column] for name, column in columns.items()}
-    folders = [str(run.folder) for run in curve.group.runs]
+    folders = [str(run.path) for run in curve.group.runs]
     return {
         "task": curve.group.task, "label": curve.group.label, "settings": curve.group.apart, "runs": folders,
         "seeds_counted": curve.counted, "is_evaluation": curve.is_evaluation, **numbers,

@@ -24,6 +24,7 @@ from raypid.modules import entry_name, names_file
 from raypid.ownership import run_folder_of
 from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model, other_names
 from raypid.reporting.logger import read_params
+from raypid.reporting.run_folder import is_record
 from raypid.run_file import read_runs
 from raypid.settings.request import RunRequest, join
 from raypid.stops import STEPS, read_stop
@@ -483,7 +484,7 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
 def _record(options: argparse.Namespace) -> str | None:
     """A run's params.json that is given by -f: it is one run, as by --config, and no experiment."""
     with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
-        if options.file and run_file.is_record(run_file.read_values(options.file, "-f")):
+        if options.file and is_record(run_file.read_values(options.file, "-f")):
             return str(options.file)
     return None
 

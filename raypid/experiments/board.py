@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from raypid.reporting.panel import EVALUATION, TRAINING, count, known
+from raypid.reporting.panel import count
+from raypid.reporting.run_folder import EVALUATION, TRAINING, known
 from raypid.reporting.streams import lenient
 
 if TYPE_CHECKING:

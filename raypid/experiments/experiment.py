@@ -28,7 +28,8 @@ from raypid.experiments.variants import WORDS as SPECS
 from raypid.marked import Keys, Marked, read_marked
 from raypid.ownership import SIGNATURE
 from raypid.registry import ALGORITHMS, did_you_mean, suggest, unknown
-from raypid.run_file import OPTIONS, is_record
+from raypid.reporting.run_folder import is_record
+from raypid.run_file import OPTIONS
 from raypid.settings.request import RunRequest
 from raypid.stops import SHORT, read_stop
 

@@ -11,8 +11,8 @@ from raypid.experiments.board import Ended
 from raypid.outputs import Unwritten
 from raypid.phases import phase
 from raypid.reporting.lineage import lineage
-from raypid.reporting.logger import RESULTS
 from raypid.reporting.plots import learning_curve
+from raypid.reporting.run_folder import RESULTS
 from raypid.reporting.summary_table import summary_table
 
 CURVES = "learning_curves.png"

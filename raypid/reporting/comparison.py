@@ -17,8 +17,9 @@ from typing import Literal
 import numpy as np
 
 from raypid.errors import UserError
-from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, some
-from raypid.reporting.runs import Group, RunRecord, check_key, group_by_settings, grouped
+from raypid.reporting.panel import count, some
+from raypid.reporting.run_folder import EVALUATION, NAMES, TRAINING, RunFolder
+from raypid.reporting.runs import Group, check_key, group_by_settings, grouped
 from raypid.reporting.statistics import (
     MIN_SEEDS,
     Column,
@@ -69,7 +70,7 @@ class Side:
     """Runs that are compared with others: of one setting, of one or several tasks, with different seeds."""
 
     label: str
-    runs: list[RunRecord]
+    runs: list[RunFolder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ class Measure:
     """The number by which runs are compared."""
 
     name: str
-    value: Callable[[RunRecord], float]
+    value: Callable[[RunFolder], float]
     """Of a run; NaN if it has none."""
     is_lower_better: bool = False
-    precision: Callable[[RunRecord], tuple[float, float]] | None = None
+    precision: Callable[[RunFolder], tuple[float, float]] | None = None
     """Half the width of the 95% interval of a run's value, and the number of its episodes; None: not known."""
 
 
@@ -89,7 +90,7 @@ class Standing:
     """What a side reached: for each task, a value for each seed."""
 
     label: str
-    runs: dict[str, list[RunRecord]]
+    runs: dict[str, list[RunFolder]]
     values: dict[str, Column]
 
     @property
@@ -146,7 +147,7 @@ class Comparison:
         return all(rival.overall.is_sure for rival in self.others) and (self.way is None or self.way.is_sure)
 
 
-def make_side(label: str, runs: Sequence[RunRecord], name: str) -> tuple[Side, list[str]]:
+def make_side(label: str, runs: Sequence[RunFolder], name: str) -> tuple[Side, list[str]]:
     """Make a side of the runs below a folder; returns it and what the user has to be told.
 
     Args:
@@ -160,11 +161,11 @@ def make_side(label: str, runs: Sequence[RunRecord], name: str) -> tuple[Side, l
     groups = group_by_settings(runs)
     for task in dict.fromkeys(run.task for run in runs):
         _check_alike([group for group in groups if group.task == task], name)
-    kept: dict[tuple[str, str], RunRecord] = {}
+    kept: dict[tuple[str, str], RunFolder] = {}
     for run in runs:
-        first = kept.setdefault((run.task, str(run.folder if run.seed is None else run.seed)), run)
+        first = kept.setdefault((run.task, str(run.path if run.seed is None else run.seed)), run)
         if first is not run:
-            notes.append(f"{run.folder} has the seed of {first.folder} and does not count: it is no further sample.")
+            notes.append(f"{run.path} has the seed of {first.path} and does not count: it is no further sample.")
     return Side(label, list(kept.values())), notes
 
 
@@ -223,7 +224,7 @@ def compare(
         there = [run for s in standings for task_runs in s.runs.values() for run in task_runs]
         early = [run for run in there if run.ending.at_goal and run.last(at.x) < at.value]
         said += [
-            f"{r.folder}: stopped at its goal at step {count(r.steps)}, counts with what it had reached." for r in early
+            f"{r.path}: stopped at its goal at step {count(r.steps)}, counts with what it had reached." for r in early
         ]
     if paired:
         standings = [_sorted_by_seed(standing, standings[0]) for standing in standings]
@@ -286,7 +287,7 @@ def _end_alike(a: Standing, b: Standing) -> bool:
     """Whether all runs of two sides end so close to each other that only the way there can tell them apart."""
     for task in a.values:
         ends = np.concatenate([a.values[task], b.values[task]])
-        returns = [run.column("timesteps_total", TRAINING)[1] for run in [*a.runs[task], *b.runs[task]]]
+        returns = [run.curve("timesteps_total", TRAINING)[1] for run in [*a.runs[task], *b.runs[task]]]
         if np.ptp(ends) > ALIKE * np.ptp(np.concatenate([ends, *returns])):
             return False
     return True
@@ -302,7 +303,7 @@ def _scales(standings: Sequence[Standing], tasks: Sequence[str]) -> dict[str, fl
 # -- what is compared --------------------------------------------------------------------------------------------------
 
 
-def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: bool = False) -> Measure:
+def choose_measure(runs: Sequence[RunFolder], metric: str | None = None, lower: bool = False) -> Measure:
     """Choose the number by which the ends of these runs are compared.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
@@ -318,7 +319,7 @@ def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: 
                 precision=lambda run: (_final(run, "episode_reward_ci95"), _final(run, "episodes")),
             )  # fmt: skip
     evaluated = all(
-        run.column("timesteps_total", EVALUATION)[0].max(initial=-1) >= (1 - AROUND) * run.steps for run in runs
+        run.curve("timesteps_total", EVALUATION)[0].max(initial=-1) >= (1 - AROUND) * run.steps for run in runs
     )
     key = metric or (EVALUATION if evaluated else TRAINING)
     last = "last " if key == EVALUATION else ""
@@ -326,27 +327,27 @@ def choose_measure(runs: Sequence[RunRecord], metric: str | None = None, lower: 
     return Measure(f"{last}{_name_of(key)}", lambda run: run.last(key), lower or key.startswith(LOWER), precision)
 
 
-def _measure_at(runs: Sequence[RunRecord], metric: str | None, at: Moment, lower: bool, notes: list[str]) -> Measure:
+def _measure_at(runs: Sequence[RunFolder], metric: str | None, at: Moment, lower: bool, notes: list[str]) -> Measure:
     """The metric at a moment. None: evaluations if all runs have some around it, else the training return, which each iteration has."""
     key = metric or EVALUATION
     if metric is None and not all(math.isfinite(_value_at(run, EVALUATION, at)) for run in runs):
         key = TRAINING
-        if any(len(run.column(at.x, EVALUATION)[0]) for run in runs):
+        if any(len(run.curve(at.x, EVALUATION)[0]) for run in runs):
             notes.append(f"Not every run was evaluated shortly before and after {at}: training returns are compared.")
     return Measure(
         f"{_name_of(key)} at {at}", lambda run: _value_at(run, key, at), lower or key.startswith(LOWER)
     )  # fmt: skip
 
 
-def _value_at(run: RunRecord, key: str, at: Moment) -> float:
+def _value_at(run: RunFolder, key: str, at: Moment) -> float:
     """A key at a moment, interpolated; NaN if the run has no values close around it. One that diverged keeps its last, and so does one whose
     goal was a value of this key; of other keys nobody knows what it would have reached."""
-    xs, ys = run.column(at.x, key)
+    xs, ys = run.curve(at.x, key)
     if not len(xs) or at.value < xs[0]:
         return math.nan
     if at.value > xs[-1]:
         return float(ys[-1]) if key in run.ending.reached or run.ending.state == "diverged" else math.nan
-    iteration = _gap_around(run.column(at.x, at.x)[0], at.value)
+    iteration = _gap_around(run.curve(at.x, at.x)[0], at.value)
     is_close = _gap_around(xs, at.value) <= max(AROUND * at.value, iteration)
     return float(np.interp(at.value, xs, ys)) if is_close else math.nan
 
@@ -358,7 +359,7 @@ def _gap_around(xs: Column, place: float) -> float:
 
 
 def _measure_on_the_way(
-    runs: Sequence[RunRecord], metric: str | None = None, until: Moment | None = None, lower: bool = False
+    runs: Sequence[RunFolder], metric: str | None = None, until: Moment | None = None, lower: bool = False
 ) -> Measure | None:
     """The mean of the metric up to a moment, or to where the shortest run of each task ends: the area under the curve, by its length.
 
@@ -368,7 +369,7 @@ def _measure_on_the_way(
     x = until.x if until else "timesteps_total"
     by_task = grouped(runs, lambda run: run.task)
     for key in [metric] if metric else [EVALUATION, TRAINING]:
-        spans = {task: _span([run.column(x, key) for run in there], there, until) for task, there in by_task.items()}
+        spans = {task: _span([run.curve(x, key) for run in there], there, until) for task, there in by_task.items()}
         if not all(first < last for first, last in spans.values()):
             continue
         if metric or key == TRAINING or all(_evaluated_alike(by_task[task], x, *spans[task]) for task in by_task):
@@ -381,14 +382,14 @@ def _measure_on_the_way(
     )
     name = f"mean {_name_of(key)} {stretch if len(spans) == 1 else 'over equal steps'}"
 
-    def mean(run: RunRecord) -> float:
-        return float(np.interp(np.linspace(*spans[run.task], GRID), *run.column(x, key)).mean())
+    def mean(run: RunFolder) -> float:
+        return float(np.interp(np.linspace(*spans[run.task], GRID), *run.curve(x, key)).mean())
 
     return Measure(name, mean, lower or key.startswith(LOWER))
 
 
 def _span(
-    columns: Sequence[tuple[Column, Column]], runs: Sequence[RunRecord], until: Moment | None
+    columns: Sequence[tuple[Column, Column]], runs: Sequence[RunFolder], until: Moment | None
 ) -> tuple[float, float]:
     """From where all runs have begun to where the first one ends, but for those that diverged; (inf, -inf) if a run has no values."""
     if not all(len(xs) for xs, _ in columns):
@@ -398,9 +399,9 @@ def _span(
     return float(max(xs[0] for xs, _ in columns)), min(float(last), until.value if until else math.inf)
 
 
-def _evaluated_alike(runs: Sequence[RunRecord], x: str, first: float, last: float) -> bool:
+def _evaluated_alike(runs: Sequence[RunFolder], x: str, first: float, last: float) -> bool:
     """Whether all runs were evaluated often enough between these places, and at the same ones."""
-    columns = [run.column(x, EVALUATION)[0] for run in runs]
+    columns = [run.curve(x, EVALUATION)[0] for run in runs]
     places = [xs[(xs >= first * (1 - ASIDE)) & (xs <= last * (1 + ASIDE))] for xs in columns]
     if not min(map(len, places)) == max(map(len, places)) >= EVALUATIONS:
         return False
@@ -411,23 +412,22 @@ def _name_of(key: str) -> str:
     return "time in seconds" if key == "time_total_s" else NAMES.get(key, key)
 
 
-def _final(run: RunRecord, key: str) -> float:
+def _final(run: RunFolder, key: str) -> float:
     return (run.final or {}).get(key, math.nan)
 
 
-def _precision_of_last(run: RunRecord) -> tuple[float, float]:
+def _precision_of_last(run: RunFolder) -> tuple[float, float]:
     return run.last("evaluation/episode_reward_ci95"), run.last("evaluation/episodes")
 
 
-def _common_goal(runs: Sequence[RunRecord]) -> str | None:
+def _common_goal(runs: Sequence[RunFolder]) -> str | None:
     """The return at which all runs stopped, such as "evaluation return 475"; None if they did not."""
     goals = set()
     for run in runs:
-        stop = run.settings.get("stop")
         reached = [key for key in run.ending.reached if key.endswith(TRAINING)]
-        if not reached or not isinstance(stop, dict):
+        if not reached:
             return None
-        goals.add((reached[0], float(stop[reached[0]]), run.task))
+        goals.add((reached[0], float(run.stop[reached[0]]), run.task))
     keys = {key for key, _, _ in goals}
     if len(keys) != 1 or len(goals) != len({task for _, _, task in goals}):
         return None
@@ -436,19 +436,17 @@ def _common_goal(runs: Sequence[RunRecord]) -> str | None:
 
 
 def _check_apart(sides: Sequence[Side]) -> None:
-    seen: dict[Path | str, tuple[RunRecord, Side]] = {}
+    seen: dict[Path | str, tuple[RunFolder, Side]] = {}
     for side in sides:
         for run in side.runs:
-            copy = repr((run.settings, run.results[-1:]))  # the seconds of a run are its fingerprint
-            for mark in (run.folder.resolve(), copy):
+            copy = repr((run.params, run.results[-1:]))  # the seconds of a run are its fingerprint
+            for mark in (run.path.resolve(), copy):
                 other, there = seen.setdefault(mark, (run, side))
                 if there is side:
                     continue
                 both = "" if there.label == side.label else f", {there.label} and {side.label}"
-                what = (
-                    "is on both sides" if mark != copy else f"is a copy of {other.folder}, so one run is on both sides"
-                )
-                raise UserError(f"{run.folder} {what}{both}: give each run once.")
+                what = "is on both sides" if mark != copy else f"is a copy of {other.path}, so one run is on both sides"
+                raise UserError(f"{run.path} {what}{both}: give each run once.")
 
 
 def _common_tasks(sides: Sequence[Side], notes: list[str]) -> list[str]:
@@ -464,7 +462,7 @@ def _common_tasks(sides: Sequence[Side], notes: list[str]) -> list[str]:
     return tasks
 
 
-def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[str]) -> list[RunRecord]:
+def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[str]) -> list[RunFolder]:
     """The runs that count. At a moment, all that came so far, reached their goal before, or diverged; else all but those that
     are under way or were broken off, which might have done better."""
     counted = []
@@ -479,20 +477,20 @@ def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[
             counted.append(run)
         if not counts or state == "diverged":
             what = "counts with what it had reached" if counts else f"does not count{f' at {at}' if at else ''}"
-            notes.append(f"{run.folder}: {state} at step {count(run.steps)}, {what}.")
+            notes.append(f"{run.path}: {state} at step {count(run.steps)}, {what}.")
     return counted
 
 
-def _standing(side: Side, runs: list[RunRecord], tasks: Sequence[str], measure: Measure, notes: list[str]) -> Standing:
-    by_task: dict[str, list[RunRecord]] = {task: [] for task in tasks}
+def _standing(side: Side, runs: list[RunFolder], tasks: Sequence[str], measure: Measure, notes: list[str]) -> Standing:
+    by_task: dict[str, list[RunFolder]] = {task: [] for task in tasks}
     for run in runs:
         if math.isfinite(measure.value(run)):
             by_task[run.task].append(run)
         else:
-            notes.append(f"{run.folder}: no {measure.name}, does not count.")
+            notes.append(f"{run.path}: no {measure.name}, does not count.")
     for task, there in by_task.items():
         if not there:
-            why = next((note for note in notes if any(str(run.folder) in note for run in side.runs)), "")
+            why = next((note for note in notes if any(str(run.path) in note for run in side.runs)), "")
             hint = "" if " at " in measure.name else " `--at STEPS` also compares runs that have not ended."
             raise UserError(f"No run of {side.label} on {task} counts. {why}{hint}")
     values = {task: np.array([measure.value(run) for run in there]) for task, there in by_task.items()}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from raypid.errors import UserError, reason
 from raypid.outputs import replacing
 from raypid.plain_data import read_json
-from raypid.reporting.logger import EXPLOITS, RESULTS, read_results
-from raypid.reporting.panel import EVALUATION, TRAINING, known
+from raypid.reporting.logger import EXPLOITS
 from raypid.reporting.plots import COLOURS, STYLES
+from raypid.reporting.run_folder import EVALUATION, TRAINING, RunFolder, known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def lineage(out: Path) -> Path | None:
 
 def _member(folder: Path, settings: Mapping[str, Any], perturbed: Sequence[str]) -> Member:
     """What a member's folder says of it."""
-    rows: Sequence[Mapping[str, Any]] = read_results(folder) if (folder / RESULTS).is_file() else []
+    rows = RunFolder(folder).results
     evaluated, trained = _points(rows, EVALUATION), _points(rows, TRAINING)
     stretches = [Stretch(settings={name: settings.get(name) for name in perturbed})]
     file = folder / EXPLOITS

@@ -17,24 +17,21 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.errors import UserError, reason
+from raypid.errors import UserError
 from raypid.modules import name_of
 from raypid.neighbours import nothing_at, refuse_file
 from raypid.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.ownership import with_signature
-from raypid.plain_data import read_json
-from raypid.reporting.panel import number
+from raypid.reporting.run_folder import PARAMS, RESULTS, Row, RunFolder, number, read_rows
 from raypid.reporting.thinning import Thinning, Value
 
 if TYPE_CHECKING:
     from raypid.types import Json  # imports NumPy
 
-PARAMS = "params.json"
-RESULTS = "result.json"
 PROGRESS = "progress.csv"
 EXPLOITS = "exploits.json"
 """Of a member of a population: what it has taken over from others."""
@@ -193,7 +190,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
     def _rewrite_progress(self) -> None:
         """Rebuild progress.csv from result.json, with a column for every key so far."""
         self.check()
-        rows = [row for _, row in _lines(self.folder / RESULTS)]
+        rows = [row for _, row in read_rows(self.folder / RESULTS)]
         self._columns = dict.fromkeys(key for row in rows for key in row)
         body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
         self._close_progress()
@@ -202,19 +199,18 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         self._progress, self._widening_owed = AppendFile(path), False
 
 
-def read_results(folder: str | os.PathLike[str]) -> list[dict[str, int | float | str]]:
+def read_results(folder: str | os.PathLike[str]) -> list[Row]:
     """Read the results of a run, finished or not, oldest first; null is read as NaN.
 
     Raises:
         UserError: the folder has none, or a line is not JSON.
     """
-    path = Path(folder) / RESULTS
     refuse_file(folder)
     if not os.path.isdir(folder):
         raise UserError(nothing_at(folder))
-    if not os.path.isfile(path):
-        raise UserError(f"no {RESULTS} in {path.parent}: give the folder of a run (the --out of `raypid train`)")
-    return [{k: nan if v is None else v for k, v in row.items()} for _, row in _lines(path)]
+    if not os.path.isfile(os.path.join(folder, RESULTS)):
+        raise UserError(f"no {RESULTS} in {Path(folder)}: give the folder of a run (the --out of `raypid train`)")
+    return RunFolder(folder).results
 
 
 def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -223,14 +219,7 @@ def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         UserError: the file is not JSON.
     """
-    path = Path(folder) / PARAMS
-    if not os.path.isfile(path):
-        return {}
-    try:
-        params = read_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not JSON: {reason(error)}.") from None
-    return params if isinstance(params, dict) else {}
+    return RunFolder(folder).params
 
 
 class EventFile(AppendFile):
@@ -307,36 +296,12 @@ def _masked_crc(data: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Value]]]:
-    """Yield (offset of its end, object) for each complete line; a last line without a newline is incomplete."""
-    end = 0
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            end += len(line)
-            try:
-                row = read_json(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict) or not all(map(_is_value, row.values())):
-                raise UserError(
-                    f"{path}, line {number}, is not a JSON object of numbers: remove the line to read the others"
-                )
-            yield end, row
-
-
-def _is_value(value: object) -> bool:
-    """Whether it is a `Value` that fits a float."""
-    return value is None or isinstance(value, (str, float)) or (isinstance(value, int) and abs(value) < 2**1000)
-
-
 def _repair(path: Path, resume_iteration: int | None) -> tuple[int, dict[str, Value]]:
     """Cut off an incomplete line and the results after `resume_iteration`; returns how many are left, and the last of them."""
     if not path.exists():
         return 0, {}
     size, num, last = 0, 0, dict[str, Value]()
-    for end, row in _lines(path):
+    for end, row in read_rows(path):
         if resume_iteration is not None and _whole(row, "training_iteration") > resume_iteration:
             break
         size, num, last = end, num + 1, row

@@ -7,22 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypid.reporting.panel import (
-    COUNTS,
-    EVALUATION,
-    NAMES,
-    PARTS,
-    Progress,
-    State,
-    clock,
-    count,
-    known,
-    make_progress,
-    metric,
-    reading,
-    sparkline,
-)
+from raypid.reporting.panel import PARTS, Progress, State, clock, count, make_progress, metric, reading, sparkline
 from raypid.reporting.panel import title as named
+from raypid.reporting.run_folder import COUNTS, EVALUATION, NAMES, known
 from raypid.reporting.streams import in_notebook
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, TypeGuard
+from typing import IO, TYPE_CHECKING
 
+from raypid.reporting.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known, number
 from raypid.reporting.status_line import StatusLine, is_terminal
 from raypid.reporting.streams import lenient
 
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-TRAINING = "episode_reward_mean"
-EVALUATION = "evaluation/episode_reward_mean"
-
-NAMES = {
-    EVALUATION: "evaluation return",
-    TRAINING: "training return",
-    "time_total_s": "time",
-    "timesteps_total": "steps",
-    "training_iteration": "iterations",
-    "episodes_total": "episodes",
-    "learner_updates_total": "updates",
-}
-COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING}
 LEARNER = "learner/"
 PACE_SECONDS = 30
 """Seconds of a run by whose pace the time to its end is estimated."""
@@ -673,15 +661,6 @@ def summary_lines(summary: Sequence[tuple[str, str]], columns: int = 0) -> list[
             parts = textwrap.wrap(value, columns - width - 3, break_long_words=False, break_on_hyphens=False)
         lines += [f"{key if i == 0 else '':<{width}}  {part}" for i, part in enumerate(parts)]
     return lines
-
-
-def known(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-
-
-def number(values: Mapping[str, object], key: str) -> float:
-    """The value of `key`, or 0 if it is missing or not a finite number."""
-    return value if known(value := values.get(key)) else 0.0
 
 
 def reading(value: object) -> str:

@@ -18,17 +18,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from raypid.errors import UserError, shown
 from raypid.outputs import replacing, usable
-from raypid.reporting.panel import EVALUATION, NAMES, TRAINING, count, known, number, some
-from raypid.reporting.runs import (
-    EPISODES,
-    NEW_EPISODES,
-    Group,
-    RunRecord,
-    check_key,
-    find_runs,
-    group_by_seed,
-    grouped,
-)
+from raypid.reporting.panel import count, some
+from raypid.reporting.run_folder import EVALUATION, NAMES, TRAINING, RunFolder, known, number
+from raypid.reporting.runs import Group, check_key, find_runs, group_by_seed, grouped
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -37,6 +29,9 @@ if TYPE_CHECKING:
 
     from raypid.reporting.statistics import Centre, Column
 
+EPISODES = 20
+"""Training episodes of which a curve shows the mean."""
+NEW_EPISODES = "episode_reward_this_iter"
 INTERVAL = "evaluation/episode_reward_ci95"
 LOWEST, HIGHEST = "evaluation/episode_reward_min", "evaluation/episode_reward_max"
 
@@ -114,7 +109,7 @@ def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_tot
 
 
 def curves(
-    runs: Sequence[RunRecord], x: XAxis, *, y: str | None = None, centre: Centre = "iqm", smooth: float = 0
+    runs: Sequence[RunFolder], x: XAxis, *, y: str | None = None, centre: Centre = "iqm", smooth: float = 0
 ) -> list[Curve]:
     """Compute what is drawn of these runs, a curve for each task and setting.
 
@@ -128,10 +123,13 @@ def curves(
     if y is not None:
         check_key(runs, y)
     groups = group_by_seed(runs)
-    drawn = [_curve(group, x, y, centre, smooth, y is None and _has(group, EVALUATION)) for group in groups]
+    drawn = [
+        _curve(group, x, y, centre, smooth, y is None and any(EVALUATION in run.keys for run in group.runs))
+        for group in groups
+    ]
     drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
-        raise UserError(f"no episode has ended yet in {some([str(run.folder) for run in runs])}: nothing to draw")
+        raise UserError(f"no episode has ended yet in {some([str(run.path) for run in runs])}: nothing to draw")
     return drawn
 
 
@@ -148,18 +146,14 @@ def told_of(drawn: Sequence[Curve]) -> list[str]:
     return told
 
 
-def _has(group: Group, key: str) -> bool:
-    return any(known(row.get(key)) for run in group.runs for row in run.results)
-
-
 def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float, evaluated: bool) -> Curve:
     import numpy as np
 
-    training = [_smoothed(run.column(x, y) if y else run.training(x), smooth) for run in group.runs]
+    training = [_smoothed(run.curve(x, y) if y else training_curve(run, x), smooth) for run in group.runs]
     if len(group.runs) > 1:
         if not evaluated:
             return _over_seeds(group, training, x, centre)
-        curve = _over_seeds(group, [run.column(x, EVALUATION) for run in group.runs], x, centre)
+        curve = _over_seeds(group, [run.curve(x, EVALUATION) for run in group.runs], x, centre)
         curve.is_evaluation = True
         thin = _over_seeds(group, training, x, centre, interval=False)
         curve.training = (thin.x, thin.centre)
@@ -169,13 +163,42 @@ def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float,
         none = np.full(len(xs), np.nan)
         return Curve(group, xs, ys, none, none, 1)
     run = group.runs[0]
-    xs, ys = run.column(x, EVALUATION)
-    where, half = run.column(x, INTERVAL)
+    xs, ys = run.curve(x, EVALUATION)
+    where, half = run.curve(x, INTERVAL)
     half = half if len(where) == len(xs) else np.full(len(xs), np.nan)
     # No mean is beyond what episodes can reach: where all reach 500, the interval ends there.
-    low = np.maximum(ys - half, min(run.column(x, LOWEST)[1], default=-math.inf))
-    high = np.minimum(ys + half, max(run.column(x, HIGHEST)[1], default=math.inf))
+    low = np.maximum(ys - half, min(run.curve(x, LOWEST)[1], default=-math.inf))
+    high = np.minimum(ys + half, max(run.curve(x, HIGHEST)[1], default=math.inf))
     return Curve(group, xs, ys, low, high, 1, is_evaluation=True, training=training[0])
+
+
+def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
+    """Return training returns (x [K], value [K]): means of EPISODES episodes that ended one after the other, each at the mean of the x at
+    which they ended, so that the curve is not late by the episodes that it is a mean of.
+
+    Runs of earlier versions have no returns of single iterations. Theirs are the means of the last 100 episodes.
+    """
+    import numpy as np
+
+    rows = [
+        row
+        for row in run.results
+        if known(row.get(NEW_EPISODES)) and known(row.get(x)) and known(row.get("episodes_total"))
+    ]
+    if not rows:
+        return run.curve(x, TRAINING)
+    xs, means, totals = (
+        np.array([row[key] for row in rows], np.float64) for key in (x, NEW_EPISODES, "episodes_total")
+    )
+    before = {id(row): number(earlier, "episodes_total") for earlier, row in zip(run.results, run.results[1:])}
+    counts = np.maximum(totals - [before.get(id(row), 0.0) for row in rows], 1.0)
+    ended, returns, places = (
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (counts, counts * means, counts * xs)
+    )
+    first = np.maximum(np.searchsorted(ended, ended[1:] - EPISODES, side="right") - 1, 0)
+    size = ended[1:] - ended[first]
+    whole = size >= min(EPISODES, ended[-1]) / 4  # a mean of the first one or two would be a matter of luck
+    return ((places[1:] - places[first]) / size)[whole], ((returns[1:] - returns[first]) / size)[whole]
 
 
 def _over_seeds(
@@ -388,10 +411,9 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _draw_target(axes: Axes, runs: Sequence[RunRecord]) -> None:
+def _draw_target(axes: Axes, runs: Sequence[RunFolder]) -> None:
     """Draw a line at the return at which the runs stop, if it is the same for all and within or near the plotted range."""
-    stops = [stop if isinstance(stop := run.settings.get("stop"), dict) else {} for run in runs]
-    targets = {next((float(v) for k, v in stop.items() if k.endswith(TRAINING) and known(v)), None) for stop in stops}
+    targets = {next((float(v) for k, v in run.stop.items() if k.endswith(TRAINING) and known(v)), None) for run in runs}
     target = targets.pop() if len(targets) == 1 else None
     low, high = axes.get_ylim()
     if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:
@@ -443,7 +465,7 @@ def _legend(
     evaluated = any(curve.is_evaluation for curve in drawn)
     if y is None and _shows_training(drawn):
         runs = [run for curve in drawn for run in curve.group.runs]
-        num = EPISODES if any(known(row.get(NEW_EPISODES)) for run in runs for row in run.results) else 100
+        num = EPISODES if any(NEW_EPISODES in run.keys for run in runs) else 100
         label = f"training{kind or ' return'} ({num} episodes){means}"
         entries.append(line(label, lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1.0))
     elif y is not None and (kind or means):
@@ -492,7 +514,7 @@ def _legend_columns(labels: Sequence[str], characters: int) -> int:
     return 1
 
 
-def _x_unit(runs: Sequence[RunRecord], x: str) -> tuple[float, str]:
+def _x_unit(runs: Sequence[RunFolder], x: str) -> tuple[float, str]:
     """The divisor for x, and the name of the axis."""
     if x == "timesteps_total":
         return 1.0, "environment steps"

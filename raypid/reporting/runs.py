@@ -10,18 +10,14 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from raypid.changes import CHANGES, later, read_changes
+from raypid.changes import later
 from raypid.errors import UserError, reason, shown
 from raypid.neighbours import nothing_at
 from raypid.registry import did_you_mean, suggest
-from raypid.reporting.ending import Ending, read_ending
-from raypid.reporting.logger import PROGRESS, RESULTS, read_params, read_results
-from raypid.reporting.panel import TRAINING, known, number
-
-if TYPE_CHECKING:
-    from raypid.reporting.statistics import Column
+from raypid.reporting.logger import PROGRESS
+from raypid.reporting.run_folder import RESULTS, RunFolder
 
 # What does not tell two runs apart: where and for how long they ran, what they saved, who wrote it down. Changes are told by themselves.
 NOT_SETTINGS = frozenset({
@@ -31,9 +27,6 @@ NOT_SETTINGS = frozenset({
 LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
-EPISODES = 20
-"""Training episodes of which a curve shows the mean."""
-NEW_EPISODES = "episode_reward_this_iter"
 MOST_KEYS = 100
 """Keys among which a near one is looked for."""
 _INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
@@ -45,72 +38,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecord:
-    """A run as read from its folder."""
-
-    folder: Path
-    settings: dict[str, Any]
-    results: list[dict[str, int | float | str]]
-    algorithm: str
-    env: str
-    seed: int | None
-    ending: Ending
-    final: dict[str, float] | None
-    """episode_reward_mean, episode_reward_ci95 and episodes that the best policy reached at the end; None if it played none."""
-
-    @property
-    def task(self) -> str:
-        """The environment and its arguments. Returns of different tasks do not compare."""
-        arguments = self.settings.get("env_config")
-        return self.env + (f" {_compact(arguments)}" if isinstance(arguments, dict) and arguments else "")
-
-    @property
-    def steps(self) -> float:
-        """Environment steps so far."""
-        return self.last("timesteps_total")
-
-    def last(self, key: str) -> float:
-        """The newest value of a key; NaN if no result has one."""
-        return next((float(row[key]) for row in reversed(self.results) if known(row.get(key))), float("nan"))
-
-    def column(self, x: str, key: str) -> tuple[Column, Column]:
-        """Points at which `key` is known: (x [K], value [K]). An evaluation's x is that of the weights that played it."""
-        import numpy as np
-
-        own = f"evaluation/{x}" if key.startswith("evaluation/") else x
-        points = [(row.get(own, row[x]), row[key]) for row in self.results if known(row.get(key)) and known(row.get(x))]
-        points.sort(key=lambda point: point[0])  # an evaluation beside training may end after a newer one
-        xs, ys = zip(*points, strict=True) if points else ((), ())
-        return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
-
-    def training(self, x: str) -> tuple[Column, Column]:
-        """Training returns (x [K], value [K]): the means of EPISODES episodes that ended one after the other, each at the mean of the
-        x at which they ended, so that the curve is not late by the episodes that it is a mean of. Of a run of an earlier version, which
-        has no returns of single iterations: the mean of the last 100 episodes."""
-        import numpy as np
-
-        rows = [
-            row
-            for row in self.results
-            if known(row.get(NEW_EPISODES)) and known(row.get(x)) and known(row.get("episodes_total"))
-        ]
-        if not rows:
-            return self.column(x, TRAINING)
-        xs, means, totals = (
-            np.array([row[key] for row in rows], np.float64) for key in (x, NEW_EPISODES, "episodes_total")
-        )
-        before = {id(row): number(earlier, "episodes_total") for earlier, row in zip(self.results, self.results[1:])}
-        counts = np.maximum(totals - [before.get(id(row), 0.0) for row in rows], 1.0)
-        ended, returns, places = (
-            np.concatenate([[0.0], np.cumsum(part)]) for part in (counts, counts * means, counts * xs)
-        )
-        first = np.maximum(np.searchsorted(ended, ended[1:] - EPISODES, side="right") - 1, 0)
-        size = ended[1:] - ended[first]
-        whole = size >= min(EPISODES, ended[-1]) / 4  # a mean of the first one or two would be a matter of luck
-        return ((places[1:] - places[first]) / size)[whole], ((returns[1:] - returns[first]) / size)[whole]
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     """Runs of one task that differ only in their seed."""
 
@@ -119,24 +46,10 @@ class Group:
     """What sets the group apart, besides the task; "" if nothing does."""
     apart: dict[str, str]
     """The same by setting: {"algorithm": "PPO", "model.hidden": "[64,64]"}."""
-    runs: list[RunRecord]
+    runs: list[RunFolder]
 
 
-def load_run(folder: Path) -> RunRecord:
-    """Read a run.
-
-    Raises:
-        UserError: the folder holds no run, or one of its files is not what a run writes.
-    """
-    settings, results = read_params(folder), read_results(folder)
-    algorithm, env = settings.get("algorithm") or settings.get("run"), settings.get("env")
-    ending = read_ending(folder, settings.get("stop"), results[-1] if results else {})
-    return RunRecord(
-        folder, settings, results, str(algorithm or ""), str(env or ""), settings.get("seed"), ending, _final(folder)
-    )
-
-
-def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunRecord], list[str]]:
+def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFolder], list[str]]:
     """Read the runs in these folders: each is the folder of a run, or a parent at any depth.
 
     Args:
@@ -149,7 +62,7 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunRe
     Raises:
         UserError: a path is no folder, or neither a run nor a parent of one.
     """
-    runs: dict[Path, RunRecord] = {}
+    runs: dict[Path, RunFolder] = {}
     skipped: list[str] = []
     for path in map(Path, paths):
         folders = list(_folders_of_runs(path)) if os.path.isdir(path) else []
@@ -159,7 +72,7 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunRe
             if (real := Path(os.path.realpath(folder))) in runs:
                 continue
             try:
-                run = load_run(folder)
+                run = RunFolder(folder).read()
                 if not run.results and not empty:
                     raise UserError(f"{folder / RESULTS} holds no whole result")
                 runs[real] = run
@@ -197,13 +110,13 @@ def why_without_results(folder: Path) -> str:
     )
 
 
-def check_key(runs: Sequence[RunRecord], key: str) -> None:
+def check_key(runs: Sequence[RunFolder], key: str) -> None:
     """Check that a result of these runs has a number of this name.
 
     Raises:
         UserError: none has; the message names the nearest.
     """
-    keys = {name for run in runs for row in run.results for name, value in row.items() if known(value)}
+    keys = {key for run in runs for key in run.keys}
     if key not in keys:
         printable = sorted(name for name in keys if name.isprintable())[:MOST_KEYS]
         nearest = difflib.get_close_matches(key, printable, 5, 0.0)
@@ -233,17 +146,6 @@ def _counting(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
 
 
-def _final(folder: Path) -> dict[str, float] | None:
-    """Read what the best policy reached in the final episodes; None if there is no such number."""
-    try:
-        final = json.loads((folder / "best" / "policy.json").read_bytes())["spec"]["info"]["final"]
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return None
-    if not isinstance(final, dict) or not known(final.get("episode_reward_mean")):
-        return None
-    return {key: float(value) for key, value in final.items() if known(value)}
-
-
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Items by a key, in the order in which they come."""
     found: dict[K, list[T]] = {}
@@ -255,19 +157,19 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def group_by_seed(runs: Sequence[RunRecord]) -> list[Group]:
+def group_by_seed(runs: Sequence[RunFolder]) -> list[Group]:
     """Put runs together that have the same settings and different seeds, for each task; in the order of their first runs."""
     return _labelled(
         [replace(group, runs=part) for group in group_by_settings(runs) for part in _without_repetitions(group.runs)]
     )
 
 
-def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
+def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
-    flat = {id(run): {**flat_settings(run.settings), **_changed(run.settings)} for run in runs}
+    flat = {id(run): {**flat_settings(run.params), **_changed(run)} for run in runs}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
 
-    def identity(run: RunRecord) -> tuple[str, ...]:
+    def identity(run: RunFolder) -> tuple[str, ...]:
         return run.task, run.algorithm, *(flat[id(run)].get(key, "unset") for key in apart[run.algorithm])
 
     several = len({run.algorithm for run in runs}) > 1
@@ -278,10 +180,10 @@ def group_by_settings(runs: Sequence[RunRecord]) -> list[Group]:
     return _labelled(groups)
 
 
-def _changed(settings: dict[str, Any]) -> dict[str, str]:
+def _changed(run: RunFolder) -> dict[str, str]:
     """How settings changed while the run went on, as one more setting: it did not learn with those that it has now."""
     try:
-        changes = later(read_changes(settings.get(CHANGES)))
+        changes = later(run.changes)
     except ValueError:
         return {"changed": "unknown"}
     said: dict[str, str] = {}
@@ -305,7 +207,7 @@ def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _keys_apart(runs: Sequence[RunRecord], algorithm: str, flat: dict[int, dict[str, str]]) -> list[str]:
+def _keys_apart(runs: Sequence[RunFolder], algorithm: str, flat: dict[int, dict[str, str]]) -> list[str]:
     """The settings in which runs of this algorithm differ within a task, in the order of params.json.
 
     One that some runs do not have is no difference if the others agree on it: versions of raypid add settings.
@@ -316,9 +218,9 @@ def _keys_apart(runs: Sequence[RunRecord], algorithm: str, flat: dict[int, dict[
     return [key for key in keys if any(len({s[key] for s in there if key in s}) > 1 for there in tasks)]
 
 
-def _without_repetitions(same: list[RunRecord]) -> list[list[RunRecord]]:
+def _without_repetitions(same: list[RunFolder]) -> list[list[RunFolder]]:
     """Split runs so that no part has a seed twice: by parent folder (before/0, after/0) if that does it, or into single runs."""
-    for parts in ([same], list(grouped(same, lambda run: run.folder.parent).values())):
+    for parts in ([same], list(grouped(same, lambda run: run.path.parent).values())):
         if all(len({str(run.seed) for run in part}) == len(part) for part in parts):
             return parts
     return [[run] for run in same]
@@ -357,7 +259,7 @@ def _label_of(group: Group, groups: Sequence[Group]) -> str:
 
 def _folder_of(group: Group) -> Path:
     """The folder that a group is named after: of its run, or the parent of its runs."""
-    folder = group.runs[0].folder
+    folder = group.runs[0].path
     return folder if len(group.runs) == 1 or not folder.parent.name else folder.parent
 
 

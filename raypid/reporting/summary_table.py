@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.errors import UserError
-from raypid.reporting.ending import OWN
 from raypid.reporting.panel import count, some
+from raypid.reporting.run_folder import OWN, RunFolder
 
 if TYPE_CHECKING:
     from raypid.reporting.comparison import Comparison, Measure
-    from raypid.reporting.runs import Group, RunRecord
+    from raypid.reporting.runs import Group
 
 MOST_ROWS = 20
 MOST_FAILURES = 3
@@ -54,7 +54,7 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
     """
     from raypid.reporting.runs import find_runs, group_by_seed, grouped
 
-    runs: list[RunRecord] = []
+    runs: list[RunFolder] = []
     missing: list[str] = []
     for folder in folders:
         try:
@@ -63,7 +63,7 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
             missing.append(Path(folder).name)
     if not runs:
         raise UserError(f"None of {len(folders)} folders holds results: {', '.join(missing[:3])}.")
-    groups = group_by_seed(list({run.folder: run for run in runs}.values()))
+    groups = group_by_seed(list({run.path: run for run in runs}.values()))
     columns = width or min(WIDEST, shutil.get_terminal_size().columns)
     tasks = grouped(groups, lambda group: group.task)
     parts = [_task_text(there, task if len(tasks) > 1 else "", columns) for task, there in tasks.items()]
@@ -85,7 +85,7 @@ def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
     rows = [_Row(group, _values(group, measure)) for group in groups]
     rows.sort(key=lambda row: not row.values)
     sides = [
-        Side(row.group.label, [run for run in row.group.runs if run.folder in row.values]) for row in rows if row.values
+        Side(row.group.label, [run for run in row.group.runs if run.path in row.values]) for row in rows if row.values
     ]
     found = compare(sides) if len(sides) > 1 else None
     if found is not None:
@@ -114,7 +114,7 @@ def _in_order(rows: Sequence[_Row], found: Comparison) -> list[_Row]:
         pairs = (
             (run, value) for task in standing.runs for run, value in zip(standing.runs[task], standing.values[task])
         )
-        ordered[place] = replace(ordered[place], on_the_way={run.folder: float(value) for run, value in pairs})
+        ordered[place] = replace(ordered[place], on_the_way={run.path: float(value) for run, value in pairs})
     return ordered
 
 
@@ -128,7 +128,7 @@ def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
     return lines
 
 
-def _counts(run: RunRecord) -> bool:
+def _counts(run: RunFolder) -> bool:
     """Whether a run was not broken off, so that what it reached tells something of its setting."""
     return bool(run.results) and run.ending.state in ("finished", "stopped early", "diverged")
 
@@ -136,7 +136,7 @@ def _counts(run: RunRecord) -> bool:
 def _values(group: Group, measure: Measure | None) -> dict[Path, float]:
     if measure is None:
         return {}
-    values = {run.folder: measure.value(run) for run in group.runs if _counts(run)}
+    values = {run.path: measure.value(run) for run in group.runs if _counts(run)}
     return {folder: value for folder, value in values.items() if math.isfinite(value)}
 
 
@@ -173,7 +173,7 @@ def _cells(row: _Row, *, has_way: bool) -> tuple[str, ...]:
     return str(len(runs)), _mean(row.values), *way, _steps(runs), time
 
 
-def _steps(runs: Sequence[RunRecord]) -> str:
+def _steps(runs: Sequence[RunFolder]) -> str:
     """The median, or the range where runs had other numbers of them."""
     from raypid.reporting.comparison import UNEQUAL
 
@@ -206,7 +206,7 @@ def _middle(values: Sequence[float]) -> float:
     return finite[len(finite) // 2] if finite else math.nan
 
 
-def _states(runs: Sequence[RunRecord]) -> str:
+def _states(runs: Sequence[RunFolder]) -> str:
     states = Counter(run.ending.state for run in runs)
     return ", ".join(f"{number} {state}" if len(states) > 1 else state for state, number in states.most_common())
 
@@ -215,7 +215,7 @@ def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, s
     """What the comparison over all environments says, if there are several and each setting was tried in all."""
     from raypid.reporting.comparison import Side, compare, headline
 
-    sides: dict[str, list[RunRecord]] = {}
+    sides: dict[str, list[RunFolder]] = {}
     for group in groups:
         sides.setdefault(group.label, []).extend(run for run in group.runs if _counts(run))
     if len(tasks) < 2 or any({run.task for run in runs} != set(tasks) for runs in sides.values()):
@@ -230,7 +230,7 @@ def _best(row: _Row, measure: Measure, way: Measure | None) -> list[tuple[str, s
 
     decides = row.on_the_way or row.values
     folder = (min if measure.is_lower_better else max)(decides, key=lambda folder: decides[folder])
-    run = next(run for run in row.group.runs if run.folder == folder)
+    run = next(run for run in row.group.runs if run.path == folder)
     value = row.values[folder]
     text = f"{folder}: {measure.name} {figure(value)}"
     half, episodes = measure.precision(run) if measure.precision else (math.nan, 0)
@@ -247,14 +247,14 @@ def _best(row: _Row, measure: Measure, way: Measure | None) -> list[tuple[str, s
     ]
 
 
-def _failures(runs: Sequence[RunRecord]) -> list[tuple[str, str]]:
+def _failures(runs: Sequence[RunFolder]) -> list[tuple[str, str]]:
     """The trials that an error ended, each with its error."""
     failed = [run for run in runs if run.ending.error]
     lines: list[tuple[str, str]] = []
     for run in failed[:MOST_FAILURES]:
         error = OWN.sub("", run.ending.error)  # its text says it all
         cut = error if len(error) <= LONGEST_ERROR else f"{error[:LONGEST_ERROR]} ..."
-        lines.append((run.ending.state, f"{run.folder.name}: {cut}"))
+        lines.append((run.ending.state, f"{run.path.name}: {cut}"))
     if len(failed) > MOST_FAILURES:
         lines.append(
             ("", f"... and {len(failed) - MOST_FAILURES} more; errors.txt in their folders has the tracebacks")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from raypid.reporting.panel import LEARNER, number
+from raypid.reporting.panel import LEARNER
+from raypid.reporting.run_folder import number
 
 Value: TypeAlias = "int | float | str | None"
 """A value of result.json; null stands for NaN and infinities."""

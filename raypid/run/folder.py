@@ -11,7 +11,8 @@ from raypid import checkpoint
 from raypid.config import ConfigError
 from raypid.neighbours import nothing_at
 from raypid.outputs import ERRORS, FIRST_ERRORS, OLDER_ERRORS, check_folder_writable, explained, usable
-from raypid.reporting.logger import EXPLOITS, PARAMS, RESULTS
+from raypid.reporting.logger import EXPLOITS
+from raypid.reporting.run_folder import PARAMS, RESULTS
 from raypid.run.rescue import DIVERGED
 
 _RUN_FILES = (

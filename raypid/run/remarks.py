@@ -10,7 +10,8 @@ from raypid.modules import entry_name
 from raypid.ownership import why_unsigned
 from raypid.phases import Phases, listening, parts_text
 from raypid.registry import ALGORITHMS
-from raypid.reporting.panel import COUNTS, Progress
+from raypid.reporting.panel import Progress
+from raypid.reporting.run_folder import COUNTS
 from raypid.reporting.streams import in_notebook
 from raypid.run.best import BestPolicy, return_text
 from raypid.run.known_return import films, remedies, shortfall

@@ -52,11 +52,12 @@ from raypid.nn.policy import read_policy_weights
 from raypid.ownership import has_signature
 from raypid.phases import phase
 from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
-from raypid.reporting.logger import PARAMS, read_params
+from raypid.reporting.logger import read_params
+from raypid.reporting.run_folder import PARAMS, RunFolder, is_record
 from raypid.roles.evaluator import MAX_STREAMS
 from raypid.run.folder import check_folder
 from raypid.run.known_keys import check_stop, known_keys
-from raypid.run_file import PROGRAM, for_algorithm, is_record, read_run, saved_options, steps_reached
+from raypid.run_file import PROGRAM, for_algorithm, read_run, saved_options
 from raypid.runtime.plan import Placement
 from raypid.runtime.resources import num_cores
 from raypid.saved_settings import settings_for
@@ -207,7 +208,7 @@ def _in_out(request: RunRequest) -> RunRequest:
         )
     _check_beside_resume(replace(request, tuned=False), request.out)
     has_checkpoint = checkpoint.latest(request.out / "checkpoints") is not None
-    if not has_checkpoint and not is_record(read_params(request.out)):
+    if not has_checkpoint and not RunFolder(request.out).is_run:
         return replace(request, resume=None)
     request = replace(request, resume=request.out, tuned=False)
     return request.without_beginning() if has_checkpoint else request
@@ -257,7 +258,7 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     if not Config().replace(where).on_ray:
         names = names.without("address")  # nothing will be joined
     check_names(folder, names, trusted=trusted, given=request.settings)
-    steps = steps_reached(folder)
+    steps = RunFolder(folder, tolerant=True).steps_reached
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
     return replace(file, stop=params["stop"], notes=(note,), is_begun=True)

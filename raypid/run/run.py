@@ -18,8 +18,9 @@ from raypid.modules import entry_name
 from raypid.outcome import Outcome, end_by
 from raypid.outputs import ERRORS, Unwritten
 from raypid.phases import phase
-from raypid.reporting.logger import PARAMS, RESULTS, FolderLost, RunLogger, read_params
-from raypid.reporting.panel import EVALUATION, Progress
+from raypid.reporting.logger import FolderLost, RunLogger, read_params
+from raypid.reporting.panel import Progress
+from raypid.reporting.run_folder import EVALUATION, PARAMS, RESULTS
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener

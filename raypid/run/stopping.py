@@ -12,8 +12,7 @@ from pathlib import Path
 from raypid import checkpoint
 from raypid.config import Config
 from raypid.outcome import Outcome
-from raypid.reporting.ending import MIN_EPISODES
-from raypid.reporting.panel import COUNTS
+from raypid.reporting.run_folder import COUNTS, MIN_EPISODES
 from raypid.run.best import BestPolicy
 from raypid.run.resolve import SettledRun
 from raypid.run.training import totals_of

@@ -32,7 +32,8 @@ from raypid.experiments.population import Population
 from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile, Unwritten, explained, replacing
 from raypid.reporting.logger import FolderLost, read_results
-from raypid.reporting.panel import TRAINING, Progress, known
+from raypid.reporting.panel import Progress
+from raypid.reporting.run_folder import TRAINING, known
 from raypid.run.agent import Agent
 from raypid.run.folder import clear_folder, lock_folder
 from raypid.run.resolve import resolve

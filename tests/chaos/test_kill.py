@@ -23,8 +23,7 @@ from raypid.reporting.logger import read_results
 from raypid.reporting.panel import Quiet
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
-from raypid.run.doctor import diagnose
-from raypid.run.record import read_record
+from raypid.run.doctor import diagnose, open_run
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.supervisor import WorkersFailed
 
@@ -181,7 +180,7 @@ def test_where_all_of_ray_is_killed_the_copy_of_the_learner_is_saved(run: str, s
     manifest = checkpoint.read_manifest(newest)
     saved, gone_back = manifest["counters"], manifest["gone_back"]
     assert gone_back in done.stderr
-    assert any(gone_back in finding.finding for finding in diagnose(read_record(command.cwd / "run")))
+    assert any(gone_back in finding.finding for finding in diagnose(open_run(command.cwd / "run")))
     rows = command.results()
     row = rows[int(saved["iteration"]) - 1]
     assert (saved["timesteps_total"], saved["num_updates"]) == (row["timesteps_total"], row["learner_updates_total"])

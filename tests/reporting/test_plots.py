@@ -13,11 +13,12 @@ from raypid.cli import plot
 from raypid.errors import UserError
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.plots import GREY, MOST, Curve, XAxis, _grid, _looks, _title, curves, learning_curve
-from raypid.reporting.runs import find_runs, group_by_seed, load_run
+from raypid.reporting.run_folder import RunFolder
+from raypid.reporting.runs import find_runs, group_by_seed
 
 
 def groups_of(*folders: Path) -> tuple[str, list[tuple[str, int]]]:
-    groups = group_by_seed([load_run(folder) for folder in folders])
+    groups = group_by_seed([RunFolder(folder) for folder in folders])
     return _title(groups), [(group.label, len(group.runs)) for group in groups]
 
 

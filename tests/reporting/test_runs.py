@@ -10,7 +10,9 @@ from run_folders import write_final, write_run
 
 from raypid.errors import UserError
 from raypid.reporting.logger import RunLogger
-from raypid.reporting.runs import find_runs, group_by_seed, load_run
+from raypid.reporting.plots import training_curve
+from raypid.reporting.run_folder import RunFolder
+from raypid.reporting.runs import find_runs, group_by_seed
 
 
 def groups_of(*folders: Path) -> list[tuple[str, str, int]]:
@@ -26,7 +28,7 @@ def test_runs_are_found_below_parents_and_counted_once(tmp_path: Path) -> None:
     write_run(tmp_path / ".trash" / "old")
     write_run(tmp_path / "trial-2" / "checkpoints" / "odd")
     runs, skipped = find_runs([tmp_path, tmp_path / "trial-2"])
-    assert [run.folder.name for run in runs] == ["trial-1", "trial-2", "trial-10"] and not skipped
+    assert [run.path.name for run in runs] == ["trial-1", "trial-2", "trial-10"] and not skipped
 
 
 def test_what_is_not_ours_below_a_parent_is_left_out_and_named(tmp_path: Path) -> None:
@@ -107,40 +109,40 @@ def test_repeated_seeds_are_told_apart_by_their_parents(tmp_path: Path) -> None:
 
 
 def test_endings(tmp_path: Path) -> None:
-    assert load_run(write_run(tmp_path / "done")).ending.state == "finished"
-    early = load_run(write_run(tmp_path / "early", stop={"timesteps_total": 1e9}))
+    assert RunFolder(write_run(tmp_path / "done")).ending.state == "finished"
+    early = RunFolder(write_run(tmp_path / "early", stop={"timesteps_total": 1e9}))
     assert early.ending.state == "stopped early" and not early.ending.at_goal
-    goal = load_run(write_run(tmp_path / "goal", stop={"evaluation/episode_reward_mean": 240, "time_total_s": 99}))
+    goal = RunFolder(write_run(tmp_path / "goal", stop={"evaluation/episode_reward_mean": 240, "time_total_s": 99}))
     assert goal.ending.state == "finished" and goal.ending.at_goal
     assert goal.ending.reached == {"evaluation/episode_reward_mean"}
-    too_few = load_run(write_run(tmp_path / "few", iterations=1, stop={"episode_reward_mean": 0}))
+    too_few = RunFolder(write_run(tmp_path / "few", iterations=1, stop={"episode_reward_mean": 0}))
     assert too_few.ending.state == "stopped early"
 
     failed = write_run(tmp_path / "failed", stop={"timesteps_total": 1e9})
     text = 'The run ended in iteration 21:\nTraceback (most recent call last):\n  File "x.py", line 1\nValueError: no licence\n\n'
     (failed / "errors.txt").write_text(text)
-    assert load_run(failed).ending.state == "failed" and load_run(failed).ending.error == "ValueError: no licence"
+    assert RunFolder(failed).ending.state == "failed" and RunFolder(failed).ending.error == "ValueError: no licence"
     (failed / "errors.txt").write_text(text.replace("21", "9"))  # it went on since
-    assert load_run(failed).ending.state == "stopped early"
+    assert RunFolder(failed).ending.state == "stopped early"
     (failed / "errors.txt").write_text(text.replace("ValueError", "raypid.errors.Diverged"))
-    assert load_run(failed).ending.state == "diverged"
+    assert RunFolder(failed).ending.state == "diverged"
 
     killed = write_run(tmp_path / "killed", stop={"timesteps_total": 1e9})
     with (killed / ".lock").open("w") as lock:
-        assert load_run(killed).ending.state == "killed"
+        assert RunFolder(killed).ending.state == "killed"
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert load_run(killed).ending.state == "running"
+        assert RunFolder(killed).ending.state == "running"
 
 
 def test_final_episodes(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    assert load_run(run).final is None
+    assert RunFolder(run).final is None
     write_final(run, 487.5)
-    final = load_run(run).final
+    final = RunFolder(run).final
     assert final is not None and final["episode_reward_mean"] == 487.5
     for text in ("[]", "{", '{"spec": {"info": {"final": {"episode_reward_mean": null}}}}'):
         (run / "best" / "policy.json").write_text(text)
-        assert load_run(run).final is None
+        assert RunFolder(run).final is None
 
 
 def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
@@ -177,8 +179,8 @@ def test_training_returns_lie_where_their_episodes_ended(tmp_path: Path) -> None
                 "episode_reward_mean": 7.0,
             }
             logger.log(row | {"episode_reward_this_iter": new if i % 2 else float("nan")})
-    xs, ys = load_run(tmp_path / "run").training("timesteps_total")
+    xs, ys = training_curve(RunFolder(tmp_path / "run"), "timesteps_total")
     assert (ys[xs < 1900] == 0).all() and (ys[xs > 2200] == 100).all()
     assert ys[np.flatnonzero(xs == 2000)[0]] == 50  # ten episodes of 0 ended at 1,900 and ten of 100 at 2,100
-    old = load_run(write_run(tmp_path / "old")).training("timesteps_total")
+    old = training_curve(RunFolder(write_run(tmp_path / "old")), "timesteps_total")
     assert old[1][-1] == 200  # of a run without the key: the mean of the last 100

@@ -22,9 +22,9 @@ from raypid.cli import main
 from raypid.errors import UserError
 from raypid.reporting.logger import RunLogger
 from raypid.reporting.panel import Quiet
+from raypid.reporting.run_folder import RunFolder
 from raypid.run.agent import Agent
-from raypid.run.doctor import Finding, binding, diagnose, healthy_line
-from raypid.run.record import Record, read_record
+from raypid.run.doctor import Finding, binding, diagnose, healthy_line, losses, open_run
 from raypid.run.run import Run, RunOptions
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
@@ -75,7 +75,7 @@ def train(
 
 
 def findings(folder: Path) -> list[Finding]:
-    return diagnose(read_record(folder))
+    return diagnose(open_run(folder))
 
 
 def only(found: Sequence[Finding], topic: str, says: str) -> Finding:
@@ -143,7 +143,7 @@ def test_a_killed_run_and_the_same_while_it_ran(tmp_path: Path, start: Callable[
 
 def test_environments_that_raise(tmp_path: Path) -> None:
     train(tmp_path, stop={"timesteps_total": 1500}, env="Hurt-v0", env_config={"raises": 95}, max_restarts=50)
-    record = read_record(tmp_path)
+    record = open_run(tmp_path)
     lost = only(diagnose(record), "losses", "environments that raised")
     count = lost.numbers["lost/env_crashes"]
     assert count and lost.severity == "warning" and lost.numbers["max_restarts"] == 50
@@ -182,8 +182,9 @@ def test_the_part_that_binds(tmp_path: Path) -> None:
 def test_a_gpu_is_advised_where_an_update_is_long(tmp_path: Path) -> None:
     def said(num_updates: int, **params: float) -> str:
         rows = {"timing/learner": 0.9, "time_this_iter_s": 1.0}
-        record = Record(tmp_path, dict(params), {key: np.full(5, x) for key, x in rows.items()}, 5)
-        record.columns["learner_updates_total"] = np.arange(5) * float(num_updates)
+        record = RunFolder(tmp_path)
+        record.params = dict(params)
+        record.results = [{**rows, "learner_updates_total": i * num_updates} for i in range(5)]
         return next(binding(record)).advice + healthy_line(record, [])
 
     assert "narrower" in said(1000) and "GPU" not in said(1000)
@@ -389,8 +390,9 @@ def test_the_wait_for_lost_workers_is_said_beside_what_binds(tmp_path: Path) -> 
 
 
 def test_counts_that_start_anew_with_a_process_are_added_up() -> None:
-    record = Record(Path(), columns={"lost/workers": np.array([0, 2, 3, 0, 1, np.nan, 4])}, num_rows=7)
-    assert record.counted("lost/workers") == 7
+    record = RunFolder(Path())
+    record.results = [{"lost/workers": count} for count in (0, 2, 3, 0, 1, np.nan, 4)]
+    assert next(losses(record)).numbers["lost/workers"] == 7
 
 
 def test_a_learner_that_went_back(tmp_path: Path) -> None:
@@ -422,8 +424,8 @@ def test_damaged_files_are_named_and_the_rest_is_read(copy: Path) -> None:
     results.write_bytes(b"".join([lines[0], b"[1]\n", b"\xff\x00\n", b"[" * 3000 + b"\n", *lines[1:], lines[2][:50]]))
     (copy / "params.json").write_text("{")
     (copy / "errors.txt").write_bytes(b"\xff\xfe The run ended in iteration 9:\n")
-    record = read_record(copy)
-    assert record.num_rows == 3 and record.last("timesteps_total") == 93
+    record = open_run(copy)
+    assert len(record.results) == 3 and record.last("timesteps_total") == 93
     damaged = only(diagnose(record), "end", "result.json has 3 lines").finding
     assert "the first is line 2" in damaged and "params.json is not a JSON object" in damaged
 
@@ -432,16 +434,16 @@ def test_damaged_files_are_named_and_the_rest_is_read(copy: Path) -> None:
 def test_a_missing_or_empty_part(spoil: str, copy: Path) -> None:
     path = copy / spoil
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert diagnose(read_record(copy)) and main(["doctor", str(copy), "--json"]) == 0
+    assert diagnose(open_run(copy)) and main(["doctor", str(copy), "--json"]) == 0
     path.touch()
-    assert diagnose(read_record(copy)) and main(["doctor", str(copy)]) == 0
+    assert diagnose(open_run(copy)) and main(["doctor", str(copy)]) == 0
 
 
 def test_checkpoints_of_a_loop_in_python_are_no_run(tmp_path: Path) -> None:
     (tmp_path / "checkpoint_000001").mkdir()
     (tmp_path / "checkpoint_000001" / "manifest.json").touch()
     with pytest.raises(UserError, match=r"has checkpoints and no results: agent.train\(\) returns them"):
-        read_record(tmp_path)
+        open_run(tmp_path)
 
 
 def test_values_that_no_run_writes(copy: Path) -> None:

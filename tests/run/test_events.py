@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from raypid.reporting.ending import read_end_by_error
 
 from raypid import checkpoint
 from raypid.outcome import Outcome
-from raypid.reporting.ending import read_end_by_error
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener

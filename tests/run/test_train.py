@@ -21,8 +21,8 @@ from raypid.cli import main
 from raypid.config import ConfigError
 from raypid.errors import UserError
 from raypid.registry import ALGORITHMS
-from raypid.reporting.ending import read_end_by_error
 from raypid.reporting.logger import read_results
+from raypid.reporting.run_folder import RunFolder
 from raypid.run.signals import Interrupts
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 3, "num_threads": 1}
@@ -367,7 +367,7 @@ def test_what_a_hook_raises_loses_nothing(capsys: Any) -> None:
     with pytest.raises(ValueError, match="iteration raises"):
         raypid.train("PPO", "CartPole-v1", stop=until(2), out="both", callbacks=both, **QUICK, **SMALL)
     assert "ZeroDivisionError" in Path("both/errors.txt").read_text()
-    assert read_end_by_error(Path("both/errors.txt")) == (2, "ValueError: iteration raises")
+    assert RunFolder("both").last_error == (2, "ValueError: iteration raises")
     assert list(Path("iteration/checkpoints").iterdir()) and "Saved: checkpoint" in capsys.readouterr().err
 
 
