@@ -225,13 +225,21 @@ def singular(name: str) -> str:
     return name.removesuffix("es") if name.endswith("shes") else name.removesuffix("s")
 
 
-WAITED = "the wait for workers that were lost is part of it"
+def advice_on(
+    part: str, info: Mapping[str, object], update_s: float, more_workers: str = "", *, waited: bool = False
+) -> str:
+    """What to do if a part takes most of the time.
 
-
-def advice_on(part: str, info: Mapping[str, object], update_s: float) -> str:
-    """What to do if a part takes most of the time. A GPU is advised where one update takes so long (`update_s`) that it can help."""
+    Args:
+        update_s: seconds of one update. If it is long enough, a GPU is advised.
+        more_workers: the advice instead, if more workers would help.
+        waited: whether workers were lost, and so waited for.
+    """
     gpu = part == "learner" and update_s >= GPU_HELPS_S and not number(info, "num_gpus")
-    return f"{PARTS[part][3]}{', or a GPU' if gpu else ''}"
+    advice = more_workers or f"{PARTS[part][3]}{', or a GPU' if gpu else ''}"
+    if waited and part in ("transport", "env"):
+        return f"{advice}; but the wait for workers that were lost is part of it"
+    return advice
 
 
 def workers_pay(part: str, num_workers: float, cpus: float, time_s: float) -> bool:
@@ -258,13 +266,10 @@ def bottleneck(
     ranked = sorted(shares, key=lambda part: -shares[part])
     if shares[top := ranked[0]] < 0.4:
         return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
-    name, advice = PARTS[top][0], advice_on(top, info, update_s)
     cpus = number(info, "num_cpus") or os.cpu_count() or 1
-    if workers_pay(top, number(info, "num_workers"), cpus, time_s):
-        advice = f"more workers (num_workers={cpus:g})"
-    if waited and top in ("transport", "env"):
-        advice = f"{advice}; but {WAITED}"
-    return f"{name} {shares[top]:.0%} of the time: {advice}"
+    pays = workers_pay(top, number(info, "num_workers"), cpus, time_s)
+    advice = advice_on(top, info, update_s, f"more workers (num_workers={cpus:g})" if pays else "", waited=waited)
+    return f"{PARTS[top][0]} {shares[top]:.0%} of the time: {advice}"
 
 
 class Messages(Progress):

@@ -70,11 +70,11 @@ class Ending(NamedTuple):
 
     state: State
     reached: frozenset[str] = frozenset()
-    """The stop criteria that the last result met."""
+    """The stop criteria by which it finished."""
     error: str = ""
     """What ended it, if it failed or diverged."""
-    iteration: int = 0
-    """The iteration in which that happened."""
+    failed_in: int = 0
+    """The iteration in which that happened; 0 if none did."""
 
     @property
     def at_goal(self) -> bool:
@@ -197,7 +197,7 @@ class RunFolder:
     @property
     def steps_reached(self) -> int:
         """Environment steps so far; 0 if there is no result."""
-        return int(number(self.results[-1], "timesteps_total")) if self.results else 0
+        return int(self.last("timesteps_total", 0))
 
     def last(self, key: str, default: float = math.nan) -> float:
         """The newest finite value of a key; `default` if no result has one."""
@@ -239,12 +239,17 @@ class RunFolder:
         """How the run ended."""
         if self.has_lock and _is_held(self.path / LOCK):
             return Ending("running")
-        last = self.results[-1] if self.results else {}
         iteration, error = self.last_error
-        if 0 < iteration - number(last, "training_iteration") <= 2:  # a run that went on has left its error behind
-            return Ending("diverged" if "Diverged: " in error else "failed", error=error, iteration=iteration)
-        reached = frozenset(key for key, goal in self.stop.items() if _is_reached(key, goal, last))
-        return Ending("finished" if reached else "killed" if self.has_lock else "stopped early", reached)
+        if 0 < iteration - self.last("training_iteration", 0) <= 2:  # a run that went on has left its error behind
+            return Ending("diverged" if "Diverged: " in error else "failed", error=error, failed_in=iteration)
+        state: State = "finished" if self.reached else "killed" if self.has_lock else "stopped early"
+        return Ending(state, self.reached)
+
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """The stop criteria that the last result meets, also if the run failed afterwards."""
+        last = self.results[-1] if self.results else {}
+        return frozenset(key for key, goal in self.stop.items() if _is_reached(key, goal, last))
 
     @cached_property
     def last_error(self) -> tuple[int, str]:

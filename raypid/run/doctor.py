@@ -21,7 +21,7 @@ from raypid.errors import UserError, one_line
 from raypid.neighbours import nothing_at
 from raypid.outputs import ERRORS
 from raypid.registry import ALGORITHMS
-from raypid.reporting.panel import PARTS, WAITED, advice_on, bottleneck, workers_pay
+from raypid.reporting.panel import PARTS, advice_on, bottleneck, workers_pay
 from raypid.reporting.run_folder import COUNTS, MIN_EPISODES, PARAMS, RESULTS, RunFolder
 from raypid.reporting.runs import why_without_results
 from raypid.run.known_return import remedies, shortfall
@@ -132,10 +132,10 @@ def end(run: RunFolder) -> Findings:
     if saved is not None and saved.gone_back:
         text = f"Roles were lost after its last iteration. {saved.gone_back}"
         yield Finding("end", "warning", text, {"iteration_saved": saved.iteration}, "errors.txt says which.")
-    reached = [f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in ending.reached]
-    if ending.error:
+    reached = [f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in run.reached]
+    if ending.failed_in:
         first = _before_going_on(run)
-        text = f"An error ended it in iteration {ending.iteration}: {ending.error}"
+        text = f"An error ended it in iteration {ending.failed_in}: {ending.error}"
         yield Finding("end", "error", text, numbers, f"{first}errors.txt has the traceback. {resume}")
     elif reached:
         late = ", but it was killed before the final episodes were played" if run.has_lock else ""
@@ -205,7 +205,7 @@ def _is_saved_alone(run: RunFolder) -> bool:
 def _resume(run: RunFolder, saved: Saved | None, last: int) -> str:
     if saved is None:
         has_some = any((run.path / "checkpoints").glob("*"))
-        if run.params and not run.ending.error and not has_some:
+        if run.params and not run.ending.failed_in and not has_some:
             return f"It has no checkpoint yet: `raypid train --resume {shlex.quote(str(run.path))}` begins it anew."
         return "There is no sound checkpoint to go on from: start anew."
     lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""
@@ -436,7 +436,7 @@ def _flat(run: RunFolder) -> Finding | None:
     curve, evaluation = _training(run), _evaluation(run)
     if not run.last("learner_updates_total", 0.0) or len(curve.value) < 3 or curve.episodes[-1] < FLAT_EPISODES:
         return None
-    if any("reward" in key for key in run.ending.reached):
+    if any("reward" in key for key in run.reached):
         return None
     if (
         len(evaluation.value)
@@ -512,30 +512,40 @@ def updates(run: RunFolder) -> Findings:
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
+
+class Loss(NamedTuple):
+    """What lost/<name> counts."""
+
+    what: str
+    advice: str = ""
+    limits: tuple[str, ...] = ("max_restarts",)
+    """The settings that bound it."""
+
+
 _LOST = {
-    "workers": ("workers that died", "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."),
-    "timeouts": ("workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s, which each of them cost."),
-    "nodes": ("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room."),
-    "fragments": ("fragments that were lost with their node", ""),
-    "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
-    "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode."),
-    "parameter_servers": ("parameter servers that died", "Out of memory? max_restarts bounds them."),
-    "learners": ("learners that died or did not answer", "errors.txt says when. Out of memory? max_restarts bounds them."),
-    "updates": ("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
-    "shards": ("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
-    "replay_rows": ("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
-    "shared_parameters": ("shared parameters that died", "Out of memory? max_restarts bounds them."),
-    "rollbacks": ("returns of a diverged learner to its last good checkpoint", ""),
+    "workers": Loss("workers that died", "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."),
+    "timeouts": Loss(
+        "workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s, which each of them cost.",
+        ("max_restarts", "worker_timeout_s"),
+    ),
+    "nodes": Loss("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room.", ()),
+    "fragments": Loss("fragments that were lost with their node", limits=()),
+    "env_crashes": Loss(
+        "environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."
+    ),
+    "evaluators": Loss(
+        "evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode.",
+        ("max_restarts", "worker_timeout_s"),
+    ),
+    "parameter_servers": Loss("parameter servers that died", "Out of memory? max_restarts bounds them."),
+    "learners": Loss("learners that died or did not answer", "errors.txt says when. Out of memory? max_restarts bounds them."),
+    "updates": Loss("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
+    "shards": Loss("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
+    "replay_rows": Loss("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
+    "shared_parameters": Loss("shared parameters that died", "Out of memory? max_restarts bounds them."),
+    "rollbacks": Loss("returns of a diverged learner to its last good checkpoint", limits=("max_rollbacks",)),
 }  # fmt: skip
-"""What lost/<name> counts, and what to do; against rollbacks helps what helps against the divergence."""
-_LIMITS = {
-    "timeouts": ("max_restarts", "worker_timeout_s"),
-    "evaluators": ("max_restarts", "worker_timeout_s"),
-    "rollbacks": ("max_rollbacks",),
-    "nodes": (),
-    "fragments": (),
-}
-"""The settings that bound lost/<name>, where they are not max_restarts alone."""
+"""By the name behind lost/. What helps against the divergence helps against rollbacks."""
 
 
 def _counted(run: RunFolder, key: str) -> float:
@@ -550,16 +560,14 @@ def losses(run: RunFolder) -> Findings:
     steps, hours = run.last("timesteps_total", 0.0), run.last("time_total_s", 0.0) / 3600
     for key in sorted(k for k in run.keys if k.startswith("lost/") and k != "lost/stale"):
         if count := _counted(run, key):
-            what, advice = _LOST.get(name := key.removeprefix("lost/"), (f"lost {name.replace('_', ' ')}", ""))
+            loss = _LOST.get(name := key.removeprefix("lost/"), Loss(f"lost {name.replace('_', ' ')}"))
             rates = {
                 "per_hour": count / hours if hours else None,
                 "per_1000_steps": 1e3 * count / steps if steps else None,
             }
-            names = _LIMITS.get(name, ("max_restarts",))
-            if name == "rollbacks":
-                advice = _own_advice(run) or _against_divergence(run)
-            limits = {setting: run.setting(setting) for setting in names}
-            text = f"Number of {what}: {count:,.0f}."
+            advice = loss.advice if name != "rollbacks" else _own_advice(run) or _against_divergence(run)
+            limits = {setting: run.setting(setting) for setting in loss.limits}
+            text = f"Number of {loss.what}: {count:,.0f}."
             yield Finding("losses", "warning", text, {key: count, **rates, **limits}, advice)
 
 
@@ -587,10 +595,14 @@ def stale(run: RunFolder) -> Findings:
 
 def _seconds(run: RunFolder, rows: slice) -> dict[str, float]:
     """Seconds of each part of the work in these iterations."""
-    columns = {part: run.column(f"timing/{part}")[rows] for part in PARTS if part != "other"}
-    seconds = {part: float(x[np.isfinite(x)].sum()) for part, x in columns.items()}
-    total = run.column("time_this_iter_s")[rows]
-    return {**seconds, "other": max(0.0, float(total[np.isfinite(total)].sum()) - sum(seconds.values()))}
+    seconds = {part: _sum(run.column(f"timing/{part}")[rows]) for part in PARTS if part != "other"}
+    total = _sum(run.column("time_this_iter_s")[rows])
+    return {**seconds, "other": max(0.0, total - sum(seconds.values()))}
+
+
+def _sum(values: Array) -> float:
+    """The sum of those that are finite."""
+    return float(values[np.isfinite(values)].sum())
 
 
 def shares(run: RunFolder) -> dict[str, float]:
@@ -627,20 +639,18 @@ def binding(run: RunFolder) -> Findings:
     share = {part: s for part, s in shares(run).items() if part != "evaluation"}
     if not share or share[top := max(share, key=share.__getitem__)] < BINDS:
         return
-    name, advice = PARTS[top][0], advice_on(top, run.params, _update_s(run))
     workers, cores = run.setting("num_workers") or 0.0, num_cores()
     idle = run.ran_here and workers_pay(top, workers, cores, run.last("time_total_s", 0.0))
-    if idle:
-        advice = (
-            f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
-        )
-    if top in ("transport", "env") and _waited(run):
-        advice = f"{advice}; but {WAITED}"
+    more = f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
+    advice = advice_on(top, run.params, _update_s(run), more if idle else "", waited=_waited(run))
     severity: Severity = "warning" if idle or top == "transport" else "note"
-    numbers = {"share": share[top], "env_steps_per_s": _speed(run, slice(None)), "num_workers": workers}
-    numbers["num_envs_per_worker"] = run.setting("num_envs_per_worker")
-    text = f"The {name} takes {share[top]:.0%} of the time."
-    yield Finding("speed", severity, text, numbers, f"What helps: {advice}.")
+    numbers = {
+        "share": share[top], "env_steps_per_s": _speed(run, slice(None)), "num_workers": workers,
+        "num_envs_per_worker": run.setting("num_envs_per_worker"),
+    }  # fmt: skip
+    yield Finding(
+        "speed", severity, f"The {PARTS[top][0]} takes {share[top]:.0%} of the time.", numbers, f"What helps: {advice}."
+    )
 
 
 def course(run: RunFolder) -> Findings:
@@ -673,19 +683,17 @@ def evaluations(run: RunFolder) -> Findings:
     """Evaluations that take much of the time, those aside that were repeated with more episodes because they reached the goal."""
     count, usual = run.column("evaluation/episodes"), run.setting("evaluation_num_episodes") or math.inf
     planned, spent = count[count <= usual], run.column("timing/evaluation")
-    seconds = float(spent[np.isfinite(spent) & ~(count > usual)].sum())
-    share = seconds / total if (total := run.finite("time_this_iter_s").sum()) else 0.0
+    seconds = _sum(spent[~(count > usual)])
+    share = seconds / total if (total := _sum(run.column("time_this_iter_s"))) else 0.0
     if share < MANY_EVALUATIONS or len(planned) < 3:
         return
+    interval = run.setting("evaluation_interval")
     numbers = {
-        "seconds": seconds,
-        "evaluations": len(planned),
-        "iterations": len(run.results),
-        "episodes_each": planned.mean(),
-    }
-    numbers["evaluation_interval"] = run.setting("evaluation_interval")
+        "seconds": seconds, "evaluations": len(planned), "iterations": len(run.results), "episodes_each": planned.mean(),
+        "evaluation_interval": interval,
+    }  # fmt: skip
     advice = "Lower evaluation_num_episodes, or bound the length of episodes (time_limit)."
-    if numbers["evaluation_interval"] is not None:
+    if interval is not None:
         advice = "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
     yield Finding("speed", "warning", f"Evaluations take {share:.0%} of the time.", numbers, advice)
 
@@ -719,7 +727,7 @@ def crowding(run: RunFolder) -> Findings:
 def below_known(run: RunFolder) -> Findings:
     """A run that used up its budget, and whose evaluations all stayed well below what the environment is known to allow."""
     evaluated = run.finite("evaluation/episode_reward_mean")
-    if not len(evaluated) or not COUNTS & run.ending.reached:
+    if not len(evaluated) or not COUNTS & run.reached:
         return
     best, algorithm = float(evaluated.max()), str(run.params.get("run"))
     known = shortfall(run.params, best, run.last("timesteps_total", 0.0))
@@ -761,9 +769,8 @@ def headline(run: RunFolder) -> str:
 def healthy_line(run: RunFolder, found: Sequence[Finding]) -> str:
     """What is said of a run in which nothing was found but notes."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
-    about = {name: run.setting(name) for name in ("num_workers", "num_cpus", "num_gpus")}
     time_s = run.last("time_total_s", 0.0)
-    if bound := bottleneck(shares(run), about, time_s=time_s, waited=_waited(run), update_s=_update_s(run)):
+    if bound := bottleneck(shares(run), run.params, time_s=time_s, waited=_waited(run), update_s=_update_s(run)):
         notes.append(f"Speed: {bound}.")
     return f"{headline(run)}: healthy. {' '.join(notes)}"
 
