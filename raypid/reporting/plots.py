@@ -16,18 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
+
 from raypid.errors import UserError, shown
 from raypid.outputs import replacing, usable
 from raypid.reporting.panel import count, some
-from raypid.reporting.run_folder import EVALUATION, NAMES, TRAINING, RunFolder, known, number
+from raypid.reporting.run_folder import EVALUATION, NAMES, TRAINING, RunFolder, known
 from raypid.reporting.runs import Group, check_key, find_runs, group_by_seed, grouped
+from raypid.reporting.statistics import CENTRES, Centre, Column, bootstrap_interval
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from raypid.reporting.statistics import Centre, Column
 
 EPISODES = 20
 """Training episodes of which a curve shows the mean."""
@@ -65,14 +66,14 @@ class Curve:
     """What is drawn of the runs of one task that differ only in their seed."""
 
     group: Group
-    x: Column
-    """[K], empty if nothing can be drawn over the seeds."""
-    centre: Column
-    low: Column
-    """The interval [K]; NaN where there is none."""
-    high: Column
     counted: int
     """Seeds that the centre is over."""
+    x: Column = field(default_factory=lambda: np.zeros(0))
+    """[K], empty if nothing can be drawn over the seeds."""
+    centre: Column = field(default_factory=lambda: np.zeros(0))
+    low: Column = field(default_factory=lambda: np.zeros(0))
+    """The interval [K]; NaN where there is none."""
+    high: Column = field(default_factory=lambda: np.zeros(0))
     is_evaluation: bool = False
     is_carried: bool = False
     """Whether a seed that has finished keeps its last value from there on."""
@@ -123,10 +124,7 @@ def curves(
     if y is not None:
         check_key(runs, y)
     groups = group_by_seed(runs)
-    drawn = [
-        _curve(group, x, y, centre, smooth, y is None and any(EVALUATION in run.keys for run in group.runs))
-        for group in groups
-    ]
+    drawn = [_curve(group, x, y, centre, smooth) for group in groups]
     drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
         raise UserError(f"no episode has ended yet in {some([str(run.path) for run in runs])}: nothing to draw")
@@ -146,9 +144,8 @@ def told_of(drawn: Sequence[Curve]) -> list[str]:
     return told
 
 
-def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float, evaluated: bool) -> Curve:
-    import numpy as np
-
+def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:
+    evaluated = y is None and any(EVALUATION in run.keys for run in group.runs)
     training = [_smoothed(run.curve(x, y) if y else training_curve(run, x), smooth) for run in group.runs]
     if len(group.runs) > 1:
         if not evaluated:
@@ -161,7 +158,7 @@ def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float,
     if not evaluated:
         xs, ys = training[0]
         none = np.full(len(xs), np.nan)
-        return Curve(group, xs, ys, none, none, 1)
+        return Curve(group, 1, xs, ys, none, none)
     run = group.runs[0]
     xs, ys = run.curve(x, EVALUATION)
     where, half = run.curve(x, INTERVAL)
@@ -169,7 +166,7 @@ def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float,
     # No mean is beyond what episodes can reach: where all reach 500, the interval ends there.
     low = np.maximum(ys - half, min(run.curve(x, LOWEST)[1], default=-math.inf))
     high = np.minimum(ys + half, max(run.curve(x, HIGHEST)[1], default=math.inf))
-    return Curve(group, xs, ys, low, high, 1, is_evaluation=True, training=training[0])
+    return Curve(group, 1, xs, ys, low, high, is_evaluation=True, training=training[0])
 
 
 def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
@@ -178,20 +175,12 @@ def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
 
     Runs of earlier versions have no returns of single iterations. Theirs are the means of the last 100 episodes.
     """
-    import numpy as np
-
-    rows = [
-        row
-        for row in run.results
-        if known(row.get(NEW_EPISODES)) and known(row.get(x)) and known(row.get("episodes_total"))
-    ]
-    if not rows:
+    xs, means, totals = (run.column(key) for key in (x, NEW_EPISODES, "episodes_total"))
+    counts = np.maximum(np.diff(np.nan_to_num(totals, posinf=0.0), prepend=0.0), 1.0)
+    there = np.isfinite(xs) & np.isfinite(means) & np.isfinite(totals)
+    if not there.any():
         return run.curve(x, TRAINING)
-    xs, means, totals = (
-        np.array([row[key] for row in rows], np.float64) for key in (x, NEW_EPISODES, "episodes_total")
-    )
-    before = {id(row): number(earlier, "episodes_total") for earlier, row in zip(run.results, run.results[1:])}
-    counts = np.maximum(totals - [before.get(id(row), 0.0) for row in rows], 1.0)
+    xs, means, counts = xs[there], means[there], counts[there]
     ended, returns, places = (
         np.concatenate([[0.0], np.cumsum(part)]) for part in (counts, counts * means, counts * xs)
     )
@@ -209,14 +198,9 @@ def _over_seeds(
     A run that reached its goal needed no more steps: it keeps its last value, as the policy does that it learnt. Over time, so does
     one that ended at any of its stop criteria. Any other seed would have gone on, nobody knows where to.
     """
-    import numpy as np
-
-    from raypid.reporting.statistics import CENTRES, bootstrap_interval
-
     known_runs = [(run, column) for run, column in zip(group.runs, columns) if len(column[0])]
-    nothing = np.zeros(0)
     if not known_runs:
-        return Curve(group, nothing, nothing, nothing, nothing, 0)
+        return Curve(group, 0)
     end = max(xs[-1] for _, (xs, _) in known_runs)
     widest = max(xs[-1] - xs[0] for _, (xs, _) in known_runs)
     over_time = x == "time_total_s"
@@ -234,7 +218,7 @@ def _over_seeds(
     if last < start <= last + FURTHER * end:  # such as a single evaluation of each, at the end
         last = start
     if last < start:
-        return Curve(group, nothing, nothing, nothing, nothing, len(seeds), singles=[*singles, *(s[:2] for s in seeds)])
+        return Curve(group, len(seeds), singles=[*singles, *((xs, ys) for xs, ys, _ in seeds)])
     grid = np.unique(np.linspace(start, last, POINTS))
     table = np.stack([np.interp(grid, xs, ys) for xs, ys, _ in seeds])
     low, high = bootstrap_interval([table], centre) if interval else (table[0], table[0])
@@ -246,13 +230,11 @@ def _over_seeds(
         if not keeps and xs[-1] > last + FURTHER * end:
             beyond = np.concatenate([[last], xs[xs > last]])
             singles.append((beyond, np.interp(beyond, xs, ys)))
-    return Curve(group, grid, CENTRES[centre](table), low, high, len(seeds), is_carried=carried, singles=singles)
+    return Curve(group, len(seeds), grid, CENTRES[centre](table), low, high, is_carried=carried, singles=singles)
 
 
 def _smoothed(column: tuple[Column, Column], smooth: float) -> tuple[Column, Column]:
     """A running mean over the values, centred; near the ends over fewer, but as many on each side."""
-    import numpy as np
-
     xs, ys = column
     width = round(smooth * len(ys)) if smooth < 1 else int(smooth)
     if width < 2 or len(ys) < 3:
@@ -518,7 +500,7 @@ def _x_unit(runs: Sequence[RunFolder], x: str) -> tuple[float, str]:
     """The divisor for x, and the name of the axis."""
     if x == "timesteps_total":
         return 1.0, "environment steps"
-    longest = max(number(row, x) for run in runs for row in run.results)
+    longest = max(run.last(x, 0) for run in runs)
     if longest < 180:
         return 1.0, "wall time (seconds)"
     return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")

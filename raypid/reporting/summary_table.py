@@ -6,20 +6,21 @@ import io
 import math
 import shlex
 import shutil
+import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from raypid.errors import UserError
+from raypid.reporting.comparison import UNEQUAL, Comparison, Measure, Side, choose_measure, compare, figure, headline
 from raypid.reporting.panel import count, some
 from raypid.reporting.run_folder import OWN, RunFolder
-
-if TYPE_CHECKING:
-    from raypid.reporting.comparison import Comparison, Measure
-    from raypid.reporting.runs import Group
+from raypid.reporting.runs import Group, find_runs, group_by_seed, grouped, short
+from raypid.reporting.statistics import mean_half_width
 
 MOST_ROWS = 20
 MOST_FAILURES = 3
@@ -52,8 +53,6 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
     Raises:
         UserError: no folder holds a run.
     """
-    from raypid.reporting.runs import find_runs, group_by_seed, grouped
-
     runs: list[RunFolder] = []
     missing: list[str] = []
     for folder in folders:
@@ -78,8 +77,6 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
 
 def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
     """The table of one task, and its best trial."""
-    from raypid.reporting.comparison import Side, choose_measure, compare, headline
-
     counting = [run for group in groups for run in group.runs if _counts(run)]
     measure = choose_measure(counting) if counting else None
     rows = [_Row(group, _values(group, measure)) for group in groups]
@@ -144,8 +141,6 @@ def _table(rows: Sequence[_Row], measure: Measure | None, way: Measure | None, w
     from rich.console import Console
     from rich.table import Table
 
-    from raypid.reporting.runs import short
-
     keys = list(dict.fromkeys(key for row in rows for key in row.group.apart))
     separate = 0 < len(keys) <= MOST_COLUMNS
     table = Table(box=None, pad_edge=False, show_edge=False)
@@ -175,8 +170,6 @@ def _cells(row: _Row, *, has_way: bool) -> tuple[str, ...]:
 
 def _steps(runs: Sequence[RunFolder]) -> str:
     """The median, or the range where runs had other numbers of them."""
-    from raypid.reporting.comparison import UNEQUAL
-
     every = [run.steps for run in runs if math.isfinite(run.steps)]
     if every and max(every) > UNEQUAL * min(every):
         return f"{count(min(every))} to {count(max(every))}"
@@ -189,11 +182,6 @@ def _head(measure: Measure | None) -> str:
 
 def _mean(values: dict[Path, float]) -> str:
     """The mean of the seeds with the half width of its 95% interval."""
-    import numpy as np
-
-    from raypid.reporting.comparison import figure
-    from raypid.reporting.statistics import mean_half_width
-
     if not values:
         return "-"
     seeds = np.array(list(values.values()))
@@ -202,8 +190,8 @@ def _mean(values: dict[Path, float]) -> str:
 
 
 def _middle(values: Sequence[float]) -> float:
-    finite = sorted(value for value in values if math.isfinite(value))
-    return finite[len(finite) // 2] if finite else math.nan
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.median_high(finite) if finite else math.nan
 
 
 def _states(runs: Sequence[RunFolder]) -> str:
@@ -213,8 +201,6 @@ def _states(runs: Sequence[RunFolder]) -> str:
 
 def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, str]]:
     """What the comparison over all environments says, if there are several and each setting was tried in all."""
-    from raypid.reporting.comparison import Side, compare, headline
-
     sides: dict[str, list[RunFolder]] = {}
     for group in groups:
         sides.setdefault(group.label, []).extend(run for run in group.runs if _counts(run))
@@ -226,8 +212,6 @@ def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, s
 
 def _best(row: _Row, measure: Measure, way: Measure | None) -> list[tuple[str, str]]:
     """The best trial of the best setting, and what to do with it."""
-    from raypid.reporting.comparison import figure
-
     decides = row.on_the_way or row.values
     folder = (min if measure.is_lower_better else max)(decides, key=lambda folder: decides[folder])
     run = next(run for run in row.group.runs if run.path == folder)
