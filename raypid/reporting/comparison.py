@@ -1,13 +1,14 @@
 """Which of several groups of runs is better, by how much and how surely.
 
 A group is called better only if Welch's t says so at 5% (`statistics.difference`). Of several groups all pairs count, since the
-leader is chosen by the same numbers: the intervals hold together (Bonferroni). Simulated with 2 to 20 equal groups of 3 to 10 seeds, one is
+leader is chosen by the same numbers: all intervals hold at once (Bonferroni). Simulated with 2 to 20 equal groups of 3 to 10 seeds, one is
 wrongly called better in at most 5% of the cases. Runs are not paired by seed unless asked for: the seed decides little of a return (the same
 seeds of two learning rates, PPO on CartPole-v1: correlation -0.1 to -0.4), and pairs have half the degrees of freedom.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,25 +39,26 @@ LOWER = (
     "lost/",
     "timing/",
 )
-"""Beginnings of keys of which less is better."""
+"""Prefixes of keys where less is better."""
 UNEQUAL = 1.1
 """Ratio of the steps of two groups above which the comparison says that it is one of unequal steps."""
 LEVEL = 0.95
 AROUND = 0.25
-"""Values around a moment of the way that are further apart than this part of it are not interpolated, unless they are neighbouring results."""
+"""Largest gap between two values that is interpolated, as a fraction of the steps or seconds so far; neighbouring results always are."""
 ALIKE = 0.02
-"""Sides end alike if all their runs lie within this part of the range of returns that they went through."""
+"""Sides end alike if all their runs end within this fraction of the range of returns that they went through."""
 EVALUATIONS = 10
-"""Evaluations that every run needs before the way is compared by them, all at the same steps: a curve that is known at fewer or other
-points than the one beside it differs from it by that alone."""
+"""Evaluations that every run needs, all at the same steps, before runs are compared by their mean over training. Curves that are known at
+different points differ for that reason alone."""
 ASIDE = 0.02
-"""Evaluations count as at the same steps if they are no further apart than this part of the way."""
+"""Largest distance of evaluations that count as at the same steps, as a fraction of all steps."""
 GRID = 1000
+"""Points at which a curve is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A place on the way of a run."""
+    """A number of environment steps or seconds since a run began."""
 
     value: float
     x: Literal["timesteps_total", "time_total_s"] = "timesteps_total"
@@ -67,7 +69,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Runs that are compared with others: of one setting, of one or several tasks, with different seeds."""
+    """Runs of one setting with different seeds, on one or several tasks."""
 
     label: str
     runs: list[RunFolder]
@@ -79,15 +81,15 @@ class Measure:
 
     name: str
     value: Callable[[RunFolder], float]
-    """Of a run; NaN if it has none."""
+    """The number of one run; NaN if it has none."""
     is_lower_better: bool = False
     precision: Callable[[RunFolder], tuple[float, float]] | None = None
-    """Half the width of the 95% interval of a run's value, and the number of its episodes; None: not known."""
+    """(half the width of the 95% interval of a run's value, number of its episodes); None if these are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a side reached: for each task, a value for each seed."""
+    """The values that a side reached, by task, one for each seed."""
 
     label: str
     runs: dict[str, list[RunFolder]]
@@ -109,10 +111,10 @@ class Rival:
     """Leader minus this side, in the measure's unit; of several tasks, in parts of each task's range."""
     by_task: dict[str, Difference]
     probability: float | None
-    """In which part of all pairs of a run of each the leader's is better; paired: of the pairs with the same seed. A tie counts half.
-    None: some side has fewer than MIN_SEEDS runs of a task, where that says nothing."""
+    """Fraction of all pairs (a run of each side; if paired, of the same seed) in which the leader's run is better. A tie counts half.
+    None if a side has fewer than MIN_SEEDS runs of a task."""
     seeds_needed: int | None
-    """Seeds of each with which such a difference would be called sure in 80% of the cases; None: over 1,000, or not known."""
+    """Seeds of each side with which such a difference would be called sure in 80% of cases; None if over 1,000 or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class Comparison:
     paired: bool
     notes: list[str]
     way: Comparison | None = None
-    """Of the leader and those that end alike: the mean return on the way there, which decides which of them leads."""
+    """The comparison by mean return over training, of the leader and the sides that end like it. It decides which of them leads."""
 
     @property
     def standings(self) -> list[Standing]:
@@ -148,7 +150,7 @@ class Comparison:
 
 
 def make_side(label: str, runs: Sequence[RunFolder], name: str) -> tuple[Side, list[str]]:
-    """Make a side of the runs below a folder; returns it and what the user has to be told.
+    """Make a side of the runs below a folder; returns it and notes for the user.
 
     Args:
         label: for the answer.
@@ -190,7 +192,7 @@ def compare(
     paired: bool = False,
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Compare two or more sides. Of those that end alike, the way there is compared too.
+    """Compare two or more sides. Sides that end alike are also compared by their mean return over training.
 
     Args:
         metric: a key of the results; None: the best measure of performance that all runs have (`choose_measure`).
@@ -198,7 +200,7 @@ def compare(
         on_the_way: compare the mean up to `at`, or up to where the shortest run ends.
         lower: less of the metric is better.
         paired: compare runs of the same seeds with each other.
-        notes: said after the answer, before those of the comparison.
+        notes: notes that come before those of the comparison.
 
     Raises:
         UserError: the sides share a run or no task, no run of a side counts, no result has the metric, or runs cannot be paired.
@@ -207,6 +209,8 @@ def compare(
     _check_apart(sides)
     tasks = _common_tasks(sides, said)
     counted = [_countable(side, tasks, at, said) for side in sides]
+    if paired:
+        counted = [sorted(there, key=lambda run: str(run.seed)) for there in counted]
     runs = [run for side in counted for run in side]
     if metric is not None:
         check_key(runs, metric)
@@ -227,11 +231,11 @@ def compare(
             f"{r.path}: stopped at its goal at step {count(r.steps)}, counts with what it had reached." for r in early
         ]
     if paired:
-        standings = [_sorted_by_seed(standing, standings[0]) for standing in standings]
+        _check_pairs(standings)
     pairs = len(standings) * (len(standings) - 1) // 2
     ranked = _ranked(standings, tasks, measure)
     found = _against_first(ranked, tasks, measure, pairs, paired, said)
-    return _with_way(found, pairs) if ends and metric is None and not measure.is_lower_better else found
+    return _break_ties(found, pairs) if ends and metric is None and not measure.is_lower_better else found
 
 
 def _ranked(standings: Sequence[Standing], tasks: Sequence[str], measure: Measure) -> list[Standing]:
@@ -265,8 +269,8 @@ def _against_first(
     return Comparison(measure, tasks, leader, rivals, paired, notes)
 
 
-def _with_way(found: Comparison, pairs: int) -> Comparison:
-    """The comparison with that of the way, if some sides end like the leader; they are then ranked by it."""
+def _break_ties(found: Comparison, pairs: int) -> Comparison:
+    """If sides end like the leader, rank them and the leader by their mean return over training."""
     unsure = [rival.standing for rival in found.rivals if not rival.overall.is_sure]
     alike = [found.leader, *(standing for standing in unsure if _end_alike(found.leader, standing))]
     measure = _measure_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
@@ -284,7 +288,7 @@ def _with_way(found: Comparison, pairs: int) -> Comparison:
 
 
 def _end_alike(a: Standing, b: Standing) -> bool:
-    """Whether all runs of two sides end so close to each other that only the way there can tell them apart."""
+    """Whether all runs of two sides end within ALIKE of each other."""
     for task in a.values:
         ends = np.concatenate([a.values[task], b.values[task]])
         returns = [run.curve("timesteps_total", TRAINING)[1] for run in [*a.runs[task], *b.runs[task]]]
@@ -294,7 +298,7 @@ def _end_alike(a: Standing, b: Standing) -> bool:
 
 
 def _scales(standings: Sequence[Standing], tasks: Sequence[str]) -> dict[str, float]:
-    """What a task's values are divided by: 1 for a single task, else the range from its worst run to its best."""
+    """The divisor of each task's values: 1 for a single task, else the range from its worst run to its best."""
     if len(tasks) == 1:
         return {tasks[0]: 1.0}
     return {task: float(np.ptp(np.concatenate([s.values[task] for s in standings]))) or 1.0 for task in tasks}
@@ -307,8 +311,8 @@ def choose_measure(runs: Sequence[RunFolder], metric: str | None = None, lower: 
     """Choose the number by which the ends of these runs are compared.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
-    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation is
-    none, since it grows with their number.
+    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation
+    does not serve, because it grows with the number of evaluations.
     """
     if metric is None:
         if (goal := _common_goal(runs)) is not None:
@@ -328,7 +332,7 @@ def choose_measure(runs: Sequence[RunFolder], metric: str | None = None, lower: 
 
 
 def _measure_at(runs: Sequence[RunFolder], metric: str | None, at: Moment, lower: bool, notes: list[str]) -> Measure:
-    """The metric at a moment. None: evaluations if all runs have some around it, else the training return, which each iteration has."""
+    """Measure the metric at a moment. Without a metric: evaluations if all runs have some around it, else the training return."""
     key = metric or EVALUATION
     if metric is None and not all(math.isfinite(_value_at(run, EVALUATION, at)) for run in runs):
         key = TRAINING
@@ -340,8 +344,10 @@ def _measure_at(runs: Sequence[RunFolder], metric: str | None, at: Moment, lower
 
 
 def _value_at(run: RunFolder, key: str, at: Moment) -> float:
-    """A key at a moment, interpolated; NaN if the run has no values close around it. One that diverged keeps its last, and so does one whose
-    goal was a value of this key; of other keys nobody knows what it would have reached."""
+    """The value of a key at a moment, interpolated; NaN if the run has no values close around it.
+
+    After its end, a run that diverged keeps its last value, and so does a run that stopped because this key reached its goal.
+    """
     xs, ys = run.curve(at.x, key)
     if not len(xs) or at.value < xs[0]:
         return math.nan
@@ -353,7 +359,7 @@ def _value_at(run: RunFolder, key: str, at: Moment) -> float:
 
 
 def _gap_around(xs: Column, place: float) -> float:
-    """The distance of the two values around a place; 0 if one is there, or there is none on one side."""
+    """The distance between the values before and after a place; 0 if a value is there, or if it is beyond either end."""
     after = int(np.searchsorted(xs, place))
     return 0.0 if after in (0, len(xs)) or xs[after] == place else float(xs[after] - xs[after - 1])
 
@@ -391,7 +397,7 @@ def _measure_on_the_way(
 def _span(
     columns: Sequence[tuple[Column, Column]], runs: Sequence[RunFolder], until: Moment | None
 ) -> tuple[float, float]:
-    """From where all runs have begun to where the first one ends, but for those that diverged; (inf, -inf) if a run has no values."""
+    """(where all runs have begun, where the first one ends); (inf, -inf) if a run has no values. Runs that diverged do not end it."""
     if not all(len(xs) for xs, _ in columns):
         return math.inf, -math.inf
     ends = [xs[-1] for (xs, _), run in zip(columns, runs) if run.ending.state != "diverged"]
@@ -522,22 +528,20 @@ def _range(numbers: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _sorted_by_seed(standing: Standing, first: Standing) -> Standing:
-    """The same with runs in the order of their seeds.
+def _check_pairs(standings: Sequence[Standing]) -> None:
+    """Check that all sides have the same seeds.
 
     Raises:
-        UserError: the seeds are not those of `first`.
+        UserError
     """
-    runs = {task: sorted(there, key=lambda run: str(run.seed)) for task, there in standing.runs.items()}
-    for task, there in runs.items():
-        ours, theirs = {run.seed for run in there}, {run.seed for run in first.runs[task]}
+    first = standings[0]
+    for standing, task in itertools.product(standings, first.runs):
+        ours, theirs = ({run.seed for run in one.runs[task]} for one in (standing, first))
         if ours != theirs or None in ours:
             raise UserError(
                 f"Runs are paired by seed, and {first.label} and {standing.label} have different seeds on {task}: "
                 f"{_listed(theirs)} and {_listed(ours)}. Leave out --paired, or run the same seeds."
             )
-    order = {task: np.argsort([str(run.seed) for run in there]) for task, there in standing.runs.items()}
-    return Standing(standing.label, runs, {task: values[order[task]] for task, values in standing.values.items()})
 
 
 def _listed(seeds: set[int | None]) -> str:
@@ -602,7 +606,7 @@ def _headline_of_many(found: Comparison) -> str:
 
 
 def _needed(rival: Rival) -> str:
-    """How many seeds would be needed."""
+    """Say how many seeds would be needed."""
     if not math.isfinite(rival.overall.low):
         return f"A single seed says nothing of others: at least {MIN_SEEDS} of each are needed."
     if rival.overall.estimate == 0:
@@ -632,7 +636,8 @@ def _p(p: float) -> str:
 
 
 def table_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Rows for a table with its head: one for each task if there are two sides, else one for each side. Empty for one task and two sides."""
+    """Return the rows of a table and its head: a row for each task if there are two sides, else one for each side. Empty for one task and
+    two sides."""
     if len(found.rivals) > 1:
         return _rows_of_sides(found)
     if len(found.tasks) == 1:
@@ -673,7 +678,7 @@ def _interval(gap: Difference, size: float) -> str:
 
 
 def method_line(found: Comparison) -> str:
-    """How the answer came about."""
+    """Describe the statistics behind the answer."""
     several = f", over {len(found.tasks)} environments" if len(found.tasks) > 1 else ""
     test = "paired t-test" if found.paired else "Welch's t-test"
     together = "; the intervals hold together" if len(found.rivals) > 1 else ""
@@ -682,7 +687,7 @@ def method_line(found: Comparison) -> str:
 
 
 def _chance(found: Comparison, rival: Rival) -> str:
-    """In how many of the pairs of runs the leader's was better; "" if that says nothing."""
+    """Say in how many pairs of runs the leader's was better; "" if that is not known."""
     if rival.probability is None:
         return ""
     sizes = [(len(found.leader.values[task]), len(rival.standing.values[task])) for task in found.tasks]
