@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from raypid.reporting.panel import count
+from raypid.reporting.panel import clock, count
 from raypid.reporting.run_folder import EVALUATION, TRAINING, known
+from raypid.reporting.status_line import is_terminal
 from raypid.reporting.streams import lenient
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ class Board:
         self._live: Live | None = None
 
     def __enter__(self) -> Board:
-        capable = self.file.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
-        if capable and not self.quiet:
+        if is_terminal(self.file) and not self.quiet:
             from rich.console import Console
             from rich.live import Live
 
@@ -133,10 +132,9 @@ class Board:
             print(text, file=self.file, flush=True)
 
     def _progress(self) -> str:
-        seconds = int(time.monotonic() - self._began)
         failed = f", {self.num_failed} failed" if self.num_failed else ""
         of = f" of {self.total}" if self.total else ""
-        return f"{self.done}{of} trials ended{failed}, {len(self._running)} running, {seconds // 60}:{seconds % 60:02d}"
+        return f"{self.done}{of} trials ended{failed}, {len(self._running)} running, {clock(time.monotonic() - self._began)}"
 
     def _table(self) -> Group:
         """The line about all trials, and a table of those that run."""

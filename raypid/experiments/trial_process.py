@@ -177,10 +177,10 @@ def _curve(
     agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True
 ) -> list[tuple[float, float]]:
     """(seconds of training, mean return) of all evaluations so far. `fresh`: evaluates now if the last is old."""
-    from raypid.reporting.logger import read_results
+    from raypid.reporting.run_folder import RunFolder
 
-    rows = read_results(folder) if (folder / "result.json").stat().st_size else []
-    points = sorted([(float(row["time_total_s"]), float(row[EVALUATION])) for row in rows if EVALUATION in row] + extra)
+    rows = [row for row in RunFolder(folder).results if EVALUATION in row]
+    points = sorted([(float(row["time_total_s"]), float(row[EVALUATION])) for row in rows] + extra)
     now = agent.time_total_s
     if fresh and (not points or points[-1][0] < FRESH * now):
         extra.append((now, agent.eval()["episode_reward_mean"]))

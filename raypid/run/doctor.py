@@ -32,25 +32,26 @@ Severity: TypeAlias = Literal["error", "warning", "note"]
 Topic: TypeAlias = Literal["learning", "end", "losses", "speed"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 TOPICS: tuple[Topic, ...] = ("learning", "end", "losses", "speed")
-"""A cause before its consequence: a diverged learner before the end that it brought."""
+"""Causes come before consequences: a diverged learner before the end that it brought."""
 
 DIVERGED = "diverged"
 FLAT_EPISODES = 200
-"""Training episodes before a return that has not risen is a finding."""
+"""Training episodes after which a return that has not risen is a finding."""
 RANGE_PER_NOISE = 12.0
 """Two means of 100 episodes differ by less than the range of the 100 divided by this, unless something has changed: the range of
 100 normal numbers is 5 deviations, the deviation of the difference of two means a seventh of one, and three of these are allowed."""
 EXPLODED, EXPLODED_RATIO = 1e6, 1e4
-"""A metric that is larger than this, and than this many times what it was."""
+"""A metric has exploded if it exceeds both the first number and its early value times the second."""
 HUGE = 1e10
-"""A loss or a return beyond this says nothing, whatever it was at first."""
+"""A loss or a return beyond this is meaningless, whatever it was at first."""
 USUAL_CLIP_FRACTION, USUAL_KL = 0.4, 0.1
 SHORT_STEPS = 1000
-"""Steps of one environment after which it is a warning that no episode has ended."""
+"""Steps of one environment without the end of an episode that are a warning."""
 SLOWED, SLOWED_AFTER_S = 0.6, 20.0
-"""Speed at the end beside that at the start. Shorter runs may be slowed by whatever else the machine does."""
+"""Ratio of the last to the first speed below which a run has become slower, and the seconds of a run from which that is judged: shorter
+runs may be slowed by whatever else the machine does."""
 BINDS, MANY_EVALUATIONS = 0.6, 0.2
-"""Shares of the time."""
+"""Shares of the time: of the part that binds, and of evaluations that are too many."""
 MANY_STALE, OLD_WEIGHTS, RATIO_OFF = 0.05, 10.0, 0.1
 """Share of the steps that was dropped; mean staleness in updates; distance of samples_per_insert from the setting."""
 _FINITE = ("policy_loss", "value_loss", "critic_loss", "loss", "q", "td_error", "entropy", "kl", "grad_norm", "alpha")
@@ -66,7 +67,7 @@ class Finding:
     """error: it ended the run, or spoilt what it learnt. warning: it did harm. note: worth knowing."""
     finding: str
     numbers: Mapping[str, float | None] = field(default_factory=dict)
-    """What the finding goes by; None: not known, or not set."""
+    """The numbers behind the finding; None if not known or not set."""
     advice: str = ""
 
 
@@ -75,7 +76,7 @@ Findings: TypeAlias = Iterator[Finding]
 
 @np.errstate(all="ignore")  # the numbers of a run that went wrong may be anything
 def diagnose(run: RunFolder) -> list[Finding]:
-    """What the folder says, most important first."""
+    """Return the findings, most important first."""
     found = [finding for check in CHECKS for finding in check(run)]
     return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), TOPICS.index(f.topic)))
 
@@ -215,7 +216,7 @@ def _resume(run: RunFolder, saved: Saved | None, last: int) -> str:
 
 
 def _before_going_on(run: RunFolder) -> str:
-    """What to do before a run that an error ended is resumed; "" if nothing is known."""
+    """Say what to do before resuming a run that ended with an error; "" if nothing is known."""
     if _diverged(run):
         return "Look at the divergence first. "
     if "EnvError: " in run.ending.error:
@@ -226,7 +227,7 @@ def _before_going_on(run: RunFolder) -> str:
 
 
 def _against_crashes(run: RunFolder) -> str:
-    """What outlives an environment that ends its process, where that ended the run."""
+    """Say what survives an environment that kills its process, if that may have ended the run; else ""."""
     if run.setting("num_workers") != 0 or run.params.get("vectorizer") == "async":
         return ""
     return (
@@ -237,33 +238,24 @@ def _against_crashes(run: RunFolder) -> str:
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
-class Bad(NamedTuple):
-    """A metric that is not finite."""
-
-    name: str
-    row: int
-    """The first iteration in which it is not."""
-    num_rows: int
-
-
-def _not_finite(run: RunFolder) -> Bad | None:
-    """The metric of the learner that was the first to be NaN or infinite."""
+def _not_finite(run: RunFolder) -> tuple[str, Array] | None:
+    """The metric of the learner that was the first to be NaN or infinite, and the results [K] in which it was; None if all are finite."""
     rows = {name: np.flatnonzero(np.isinf(run.column(f"learner/{name}"))) for name in _FINITE}
-    found = [Bad(name, int(at[0]), len(at)) for name, at in rows.items() if len(at)]
-    return min(found, key=lambda bad: bad.row, default=None)
+    return min((bad for bad in rows.items() if len(bad[1])), key=lambda bad: int(bad[1][0]), default=None)
 
 
-def _those(run: RunFolder, *settings: str) -> str:
-    """The names of those settings that the run's algorithm has."""
+def _known_settings(run: RunFolder, *settings: str) -> str:
+    """List the settings that the run's algorithm has, as text."""
     return ", ".join(name for name in settings if name in run.params or not run.params)
 
 
 def _diverged(run: RunFolder) -> bool:
+    """Whether the learner left the finite numbers, whether or not that ended the run."""
     return _not_finite(run) is not None or run.ending.state == "diverged"
 
 
 def _against_divergence(run: RunFolder) -> str:
-    """What helps against a divergence, of what is not set already and has an effect."""
+    """Say what helps against a divergence: settings that are off and would have an effect."""
     name = run.params.get("run")
     idle = ALGORITHMS.get(name).Config.no_effect if isinstance(name, str) and ALGORITHMS.is_own(name) else {}
     off: list[object] = [None, False]
@@ -284,7 +276,7 @@ def _against_divergence(run: RunFolder) -> str:
 
 
 def _own_advice(run: RunFolder) -> str:
-    """What the run itself advised when it diverged; "" if that is not known."""
+    """The advice that the run itself gave when it diverged; "" if not known."""
     with contextlib.suppress(UserError):
         manifest: Mapping[str, object] = checkpoint.read_manifest(run.path / DIVERGED)
         advice = manifest.get("advice")
@@ -302,10 +294,11 @@ def divergence(run: RunFolder) -> Findings:
         text = f"The learner diverged{', which ended the run' if stopped_it else ''}.{batch}"
         yield Finding("learning", "error" if stopped_it else "warning", text, {"lr": lr}, _own_advice(run) or advice)
     if (bad := _not_finite(run)) is not None:
-        iteration, step = (run.column(k)[bad.row] for k in ("training_iteration", "timesteps_total"))
-        until = "to the end" if np.isinf(run.column(f"learner/{bad.name}")[-1]) else "for a while"
-        text = f"It diverged: learner/{bad.name} was not finite from step {step:,.0f} on, {until}."
-        numbers = {"iteration": iteration, "step": step, "iterations_not_finite": bad.num_rows, "lr": lr}
+        name, rows = bad
+        iteration, step = (run.column(key)[rows[0]] for key in ("training_iteration", "timesteps_total"))
+        until = "to the end" if rows[-1] == len(run.results) - 1 else "for a while"
+        text = f"It diverged: learner/{name} was not finite from step {step:,.0f} on, {until}."
+        numbers = {"iteration": iteration, "step": step, "iterations_not_finite": len(rows), "lr": lr}
         yield Finding("learning", "error", text, numbers, advice)
     for name in _FINITE:
         values = np.abs(run.finite(f"learner/{name}"))
@@ -325,7 +318,7 @@ def divergence(run: RunFolder) -> Findings:
 
 
 def best_policy(run: RunFolder) -> Findings:
-    """A best policy that is of no use. Checkpoints are judged with the end."""
+    """A best policy that is damaged or not finite. Checkpoints are judged with the end."""
     best = run.path / checkpoint.BEST
     try:
         try:
@@ -382,7 +375,7 @@ class Curve(NamedTuple):
     """Training episodes so far."""
     value: Array
     noise: Array
-    """How far two values may lie apart by chance."""
+    """Differences that chance explains."""
 
 
 def _training(run: RunFolder) -> Curve:
@@ -426,7 +419,7 @@ def _collapse(run: RunFolder, curve: Curve) -> Finding | None:
     step = curve.step[fell]
     text = f"Collapse: the {curve.name} fell from its best, and from step {step:,.0f} on it stayed low."
     numbers = {"first": start, "best": best, "best_at_step": curve.step[at], "low_from_step": step, "since": since}
-    look = _those(run, "lr_schedule", "num_epochs", "target_kl", "max_grad_norm")
+    look = _known_settings(run, "lr_schedule", "num_epochs", "target_kl", "max_grad_norm")
     advice = f"Lower lr; look at {look}. best/ keeps the best policy."
     return Finding("learning", "warning", text, numbers, advice)
 
@@ -450,7 +443,9 @@ def _flat(run: RunFolder) -> Finding | None:
         return None
     numbers = {"first": first, "best": best, "last": last, "by_chance": noise, "episodes": curve.episodes[-1]}
     text = "The return of training has not risen above that of the first episodes."
-    look = _those(run, "entropy_coef", "intrinsic_reward", "start_steps", "normalize_observations", "normalize_rewards")
+    look = _known_settings(
+        run, "entropy_coef", "intrinsic_reward", "start_steps", "normalize_observations", "normalize_rewards"
+    )
     advice = f"Is a reward ever seen? Try another lr; look at {look}. `raypid list tuned` has settings that work."
     return Finding("learning", "note" if run.params.get("init_from") else "warning", text, numbers, advice)
 
@@ -549,14 +544,14 @@ _LOST = {
 
 
 def _counted(run: RunFolder, key: str) -> float:
-    """How far a count rose that starts at 0 with each process of the run, as those under lost/ do."""
+    """The total of a count that starts at 0 with each process of the run, as those under lost/ do."""
     values = run.finite(key)
     rises = np.diff(values, prepend=0.0)
     return float(np.where(rises < 0, values, rises).sum())
 
 
 def losses(run: RunFolder) -> Findings:
-    """What was lost, how often, and the settings for it."""
+    """Processes and data that were lost, how often, and the settings that bound it."""
     steps, hours = run.last("timesteps_total", 0.0), run.last("time_total_s", 0.0) / 3600
     for key in sorted(k for k in run.keys if k.startswith("lost/") and k != "lost/stale"):
         if count := _counted(run, key):
@@ -575,7 +570,7 @@ def stale(run: RunFolder) -> Findings:
     """Fragments that were dropped, and the age of those that were not."""
     count, staleness = _counted(run, "lost/stale"), run.finite("learner/staleness")
     settings = {name: run.setting(name) for name in ("num_workers", "fragments_in_flight", "max_staleness")}
-    look = _those(run, "fragments_in_flight", "fragments_per_update", "batch_size")
+    look = _known_settings(run, "fragments_in_flight", "fragments_per_update", "batch_size")
     younger = f"Data are younger with fewer workers; look at {look}."
     if count:
         rows = (run.setting("fragment_length") or 0.0) * (run.setting("num_envs_per_worker") or 1.0)
@@ -654,7 +649,7 @@ def binding(run: RunFolder) -> Findings:
 
 
 def course(run: RunFolder) -> Findings:
-    """A run that became slower: its last quarter (by time) beside its first, once it learns."""
+    """A run that became slower: compares the speed of the last quarter of its time with that of the first, once it learns."""
     learns = np.flatnonzero(run.column("learner_updates_total") > 0)[1:]  # the first update takes longest
     seconds = np.where(np.isfinite(x := run.column("time_this_iter_s")), x, 0.0)
     if len(learns) < 12 or (total := float(seconds[learns].sum())) < SLOWED_AFTER_S:
@@ -739,7 +734,7 @@ def below_known(run: RunFolder) -> Findings:
 
 
 def changed(run: RunFolder) -> Findings:
-    """Settings that are not those that the run began with."""
+    """Settings that changed after the start."""
     changes = later(run.changes)
     said = [described(change) for change in changes if change["key"] != "stop"]
     if said:
@@ -767,7 +762,7 @@ def headline(run: RunFolder) -> str:
 
 @np.errstate(all="ignore")
 def healthy_line(run: RunFolder, found: Sequence[Finding]) -> str:
-    """What is said of a run in which nothing was found but notes."""
+    """Describe a run in which only notes were found."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
     time_s = run.last("time_total_s", 0.0)
     if bound := bottleneck(shares(run), run.params, time_s=time_s, waited=_waited(run), update_s=_update_s(run)):

@@ -31,9 +31,9 @@ from raypid.experiments.plan import PLAN, STATES, Trial, write_plan
 from raypid.experiments.population import Population
 from raypid.outcome import Outcome
 from raypid.outputs import ErrorFile, Unwritten, explained, replacing
-from raypid.reporting.logger import FolderLost, read_results
+from raypid.reporting.logger import FolderLost
 from raypid.reporting.panel import Progress
-from raypid.reporting.run_folder import TRAINING, known
+from raypid.reporting.run_folder import TRAINING, RunFolder, known
 from raypid.run.agent import Agent
 from raypid.run.folder import clear_folder, lock_folder
 from raypid.run.resolve import resolve
@@ -211,8 +211,7 @@ def _exploits(folder: Path) -> Exploits:
 
 def _last_result(folder: Path) -> dict[str, Any]:
     """Of a run that had reached its end before its process did."""
-    rows = read_results(folder)
-    return dict(rows[-1]) if rows else {}
+    return dict(next(reversed(RunFolder(folder).results), {}))
 
 
 class _Watch(tune.Callback, tune.Stopper):
