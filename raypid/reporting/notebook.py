@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypid.reporting.panel import PARTS, Progress, State, clock, count, make_progress, metric, reading, sparkline
-from raypid.reporting.panel import title as named
-from raypid.reporting.run_folder import COUNTS, EVALUATION, NAMES, known
+from raypid.reporting.panel import Progress, State, clock, count, make_progress, reading, sparkline, value_text
+from raypid.reporting.run_folder import EVALUATION, NAMES, known
 from raypid.reporting.streams import in_notebook
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class NotebookDisplay(Progress):
         if not latest and not self._stopped:
             return [*rows, ("", "waiting for the first iteration", None)]
         if latest:
-            mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
+            mean, low, high = state.training_returns()
             rows.append(("training return", f"{mean}  (min {low}, max {high})", None))
             drawn, values = state.returns_drawn()
             if spark := sparkline(values, 40):
@@ -122,16 +121,14 @@ class NotebookDisplay(Progress):
             if known(latest.get(EVALUATION)):
                 rows.append(("evaluation return", state.evaluation(), None))
         for key in state.stop:
-            show = clock if key == "time_total_s" else count if key in COUNTS else reading
-            text = f"{NAMES.get(key, key)} {show(latest.get(key))} of {show(state.stop[key])}"
+            text = f"{NAMES.get(key, key)} {value_text(key, latest.get(key))} of {value_text(key, state.stop[key])}"
             rows.append(("stop at", text, state.fraction(key)))
         if latest:
             rows.append(("so far", " · ".join([*state.totals(), clock(latest.get("time_total_s"))]), None))
             rows.append(("speed", f"{count(latest.get('env_steps_per_s'))} steps/s", None))
-            learner = " · ".join(f"{named(name)} {metric(value)}" for name, value in state.metrics().items())
+            learner = " · ".join(map(" ".join, state.metrics().values()))
             rows += [("learner", learner, None)] if learner else []
-            shares = {part: share for part, share in state.shares().items() if share >= 0.005}
-            times = " · ".join(f"{PARTS[part][0]} {share:.0%}" for part, share in shares.items())
+            times = " · ".join(text for _, text in state.times().values())
             rows += [("time goes to", times, None)] if times else []
             rows += [("bottleneck", hint, None)] if (hint := state.bottleneck()) else []
             rows += [("lost", losses, None)] if (losses := state.losses()) else []
@@ -156,7 +153,7 @@ def as_html(title: str, rows: Sequence[tuple[str, str, float | None]], messages:
 
 
 def as_text(title: str, rows: Sequence[tuple[str, str, float | None]], messages: Sequence[str]) -> str:
-    """The same in aligned columns."""
+    """The table in aligned columns, with the messages below it."""
     width = max(len(label) for label, _, _ in rows)
     table = [f"{label:<{width}}  {text}" + ("" if share is None else f"  {share:.0%}") for label, text, share in rows]
     return "\n".join([title, *table, *messages])

@@ -7,7 +7,6 @@ and draws only from time to time.
 from __future__ import annotations
 
 import atexit
-import functools
 import math
 import os
 import sys
@@ -93,7 +92,7 @@ class State:
         self.first: dict[str, float] = {}
         self.best = math.nan
         self.history: dict[str, array[float]] = {TRAINING: array("d"), EVALUATION: array("d")}
-        """The values so far of both returns and of the learner's metrics."""
+        """All values so far of both returns and of the learner's metrics."""
         self.has_ended = False
         self.doing = ""
         """What is done besides training."""
@@ -135,8 +134,8 @@ class State:
             self._paces.append((now, {key: number(self.latest, key) for key in COUNTS}))
 
     def seconds_left(self, key: str) -> float | None:
-        """About how many seconds it takes to this stop criterion, at the pace of the last half minute; None if nobody can know: for
-        returns, in a warm-up, and in the first seconds."""
+        """Estimate the seconds until this stop criterion is reached, at the pace of the last half minute; None for returns, during warm-up
+        and in the first seconds."""
         left = self.stop[key] - number(self.latest, key)
         now = number(self.latest, "time_total_s")
         if self.has_ended or key not in COUNTS or left <= 0 or not self._paces:
@@ -184,22 +183,33 @@ class State:
         }
         return [fact for fact, applies in facts.items() if applies]
 
-    def metrics(self) -> dict[str, float]:
-        """The newest values of the learner's metrics that the algorithm shows, by name; of one that names none, all of them."""
+    def metrics(self) -> dict[str, tuple[str, str]]:
+        """(title, newest value) of the learner's metrics, by name: those that the algorithm shows, or all if it names none."""
         names = self.info.get("shown_metrics") or [
             key.removeprefix(LEARNER) for key in self.latest if key.startswith(LEARNER)
         ]
         assert isinstance(names, Iterable)
         values = {str(name): self.latest.get(f"{LEARNER}{name}") for name in names}
-        return {name: value for name, value in values.items() if known(value)}
+        return {name: (title(name), metric(value)) for name, value in values.items() if known(value)}
+
+    def training_returns(self) -> tuple[str, str, str]:
+        """Mean, minimum and maximum of the training returns, as text."""
+        mean, low, high = (reading(self.latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
+        return mean, low, high
+
+    def times(self) -> dict[str, tuple[float, str]]:
+        """(share of the time, the same as text) of each part that takes half a percent or more."""
+        return {
+            part: (share, f"{PARTS[part][0]} {share:.0%}") for part, share in self.shares().items() if share >= 0.005
+        }
 
     def returns_drawn(self) -> tuple[str, array[float]]:
-        """(what it is, its values): evaluations if there are several, else training returns."""
+        """(name, values) of the curve: evaluations if there are several, else training returns."""
         key = EVALUATION if len(self.history[EVALUATION]) > 1 else TRAINING
         return NAMES[key], self.history[key]
 
     def totals(self) -> list[str]:
-        """How many steps, episodes, updates and iterations there were."""
+        """The numbers of steps, episodes, updates and iterations, as text."""
         totals = ("timesteps_total", "episodes_total", "learner_updates_total")
         told = [f"{count(self.latest[key])} {NAMES[key]}" for key in totals if key in self.latest]
         return [*told, f"iteration {count(self.latest.get('training_iteration'))}"]
@@ -209,13 +219,13 @@ class State:
         return reading(self.latest.get(EVALUATION)) + (f" ± {reading(half)}" if known(half) else "")
 
     def bottleneck(self) -> str:
-        """What takes most of the time, as `bottleneck` says it."""
+        """Describe what takes most of the time (see `bottleneck`)."""
         waited = not self.lost.keys().isdisjoint(("workers", "timeouts", "nodes"))
         time_s = number(self.latest, "time_total_s")
         return bottleneck(self.shares(), self.info, time_s=time_s, waited=waited, update_s=self._update_s)
 
     def losses(self) -> str:
-        """What was lost so far: "1 worker, 3 timeouts"; empty if nothing was."""
+        """Describe what was lost so far: "1 worker, 3 timeouts"; "" if nothing was."""
         return ", ".join(
             f"{count(value)} {name if value != 1 else singular(name)}" for name, value in self.lost.items()
         )
@@ -228,11 +238,11 @@ def singular(name: str) -> str:
 def advice_on(
     part: str, info: Mapping[str, object], update_s: float, more_workers: str = "", *, waited: bool = False
 ) -> str:
-    """What to do if a part takes most of the time.
+    """Advise what to do if a part takes most of the time.
 
     Args:
         update_s: seconds of one update. If it is long enough, a GPU is advised.
-        more_workers: the advice instead, if more workers would help.
+        more_workers: the advice if more workers would help; replaces the ordinary one.
         waited: whether workers were lost, and so waited for.
     """
     gpu = part == "learner" and update_s >= GPU_HELPS_S and not number(info, "num_gpus")
@@ -286,8 +296,8 @@ class Quiet(Messages):
         pass
 
 
-_SAID = (("starting Ray", "joining Ray"), ("waiting for room",))
-"""What may take long before a run trains, by how it is said."""
+_WAITS = (("starting Ray", "joining Ray"), ("waiting for room",))
+"""What may take long before a run trains: for each wait, the beginnings of its texts."""
 
 
 class PlainLines(Progress):
@@ -297,12 +307,12 @@ class PlainLines(Progress):
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None) -> None:
         self._state = State(stop)
-        self._file = lenient(file or sys.stdout)  # that nobody reads it is no reason to end hours of training
+        self._file = lenient(file or sys.stdout)  # a reader that is gone must not end hours of training
         self._started = time.monotonic()
         self._due = 0.0
         self._is_new = self._stopped = self._has_head = False
         self._losses = ""
-        self._said: set[tuple[str, ...]] = set()
+        self._announced: set[tuple[str, ...]] = set()
 
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
@@ -330,20 +340,19 @@ class PlainLines(Progress):
     def _print_state(self) -> None:
         state, latest, self._is_new = self._state, self._state.latest, False
         counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
-        returns = [reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max")]
         if not self._has_head:  # not before: what is said of the run as it starts comes above the table
             self._has_head = True
             self._print_row(list(self.WIDTHS))
-        self._print_row((clock(latest.get("time_total_s")), *counts, *returns, state.evaluation()))
+        self._print_row((clock(latest.get("time_total_s")), *counts, *state.training_returns(), state.evaluation()))
         if (losses := state.losses()) != self._losses:
             self._losses = losses
             self.message(f"lost so far: {losses}")
 
     def working(self, text: str) -> None:
-        """Print what the run waits for before it trains, each once: Ray, room on a cluster. The lines that follow show that it goes on."""
-        kind = next((kind for kind in _SAID if text.startswith(kind)), None)
-        if kind is not None and kind not in self._said:
-            self._said.add(kind)
+        """Print what the run waits for before it trains (Ray, room on a cluster), each once."""
+        kind = next((kind for kind in _WAITS if text.startswith(kind)), None)
+        if kind is not None and kind not in self._announced:
+            self._announced.add(kind)
             self.message(f"{text} ...")
 
     def _print_row(self, cells: Sequence[str]) -> None:
@@ -403,7 +412,7 @@ MAX_METRICS = 10
 WRAPPED = frozenset({"took", "try", "best policy"})
 """Lines of a summary that may be wrapped."""
 SLOW_SECONDS = 1.0
-"""Seconds from which on a thing besides training is worth a drawing of its own."""
+"""Seconds from which an activity besides training is drawn at once."""
 
 
 class Panel(Progress):
@@ -418,7 +427,7 @@ class Panel(Progress):
         self._live: Live | None = None
         self._due = self._began = 0.0
         self._took: dict[str, float] = {}
-        """Seconds that each thing besides training took when it was last done."""
+        """Seconds that each activity besides training took the last time."""
         self._says_doing = False
         """Whether one stands on the screen."""
 
@@ -548,7 +557,7 @@ class Panel(Progress):
 
     def _returns(self, width: int) -> list[Text]:
         state, latest = self._state, self._state.latest
-        mean, low, high = (reading(latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
+        mean, low, high = state.training_returns()
         spread = f"   min {low}  max {high}" if width >= NARROW else ""
         lines = [styled("training   ", (mean, "bold"), spread)]
         if known(latest.get(EVALUATION)):
@@ -564,13 +573,11 @@ class Panel(Progress):
     def _criteria(self, width: int) -> list[Text]:
         """A line for each stop criterion: name, value and target, bar, percent, and of what only grows about how long it takes."""
         state = self._state
-        names, values = [], []
-        for key, target in state.stop.items():
-            show = (
-                clock if key == "time_total_s" else functools.partial(count, like=target) if key in COUNTS else reading
-            )
-            names.append(NAMES.get(key, key)[:22])
-            values.append(f"{show(state.latest.get(key)):>6} / {show(target)}")
+        names = [NAMES.get(key, key)[:22] for key in state.stop]
+        values = [
+            f"{value_text(key, state.latest.get(key), like=target):>6} / {value_text(key, target)}"
+            for key, target in state.stop.items()
+        ]
         size, longest = max(map(len, names), default=0), max(map(len, values), default=0)
         room = min(30, width - size - longest - 3 - 18)
         lines = []
@@ -584,31 +591,30 @@ class Panel(Progress):
         return lines
 
     def _metrics(self, width: int) -> list[Text]:
-        """What the learner reports: in one flow, or with room for it a line for each with its course."""
-        values = {name: (title(name), metric(value)) for name, value in self._state.metrics().items()}
+        """The learner's metrics: one after the other, or with enough room a line for each with its curve."""
+        metrics = self._state.metrics()
         if self._console.width < TWO_COLUMNS:
-            return [styled(line) for line in flow([" ".join(pair) for pair in values.values()], width)]
+            return [styled(line) for line in flow([" ".join(pair) for pair in metrics.values()], width)]
         lines = []
-        for name, (called, value) in list(values.items())[:MAX_METRICS]:
+        for name, (called, value) in list(metrics.items())[:MAX_METRICS]:
             course = sparkline(self._state.history[f"{LEARNER}{name}"], max(4, min(30, width - 32)))
             lines.append(styled(f"{called[:19]:<20}{value:>9}  ", (course if len(course) > 1 else "", "cyan")))
         return lines
 
     def _times(self, width: int) -> list[Text]:
         """A bar split by part, and its legend on as many lines as it needs."""
-        shares = {part: share for part, share in self._state.shares().items() if share >= 0.005}
-        if not shares:
+        times = self._state.times()
+        if not times:
             return []
-        bar, done = styled(), 0.0
-        for part, share in shares.items():
-            done += share / sum(shares.values())
+        bar, done, total = styled(), 0.0, sum(share for share, _ in times.values())
+        for part, (share, _) in times.items():
+            done += share / total
             glyph = PARTS[part][2] if self._console.no_color else "█"
             bar.append(glyph * (round(min(width, 60) * done) - len(bar)), PARTS[part][1])
-        legend = {f"{PARTS[part][0]} {share:.0%}": PARTS[part][1] for part, share in shares.items()}
-        lines = [bar, *map(styled, flow(list(legend), width))]
-        for words, colour in legend.items():
+        lines = [bar, *map(styled, flow([text for _, text in times.values()], width))]
+        for part, (_, text) in times.items():
             for line in lines[1:]:
-                line.highlight_words([words], colour)
+                line.highlight_words([text], PARTS[part][1])
         return lines
 
 
@@ -678,8 +684,15 @@ def reading(value: object) -> str:
     return count(value) if size >= 1e5 else f"{value:,.0f}" if size >= 1e3 else f"{value:.{1 if size >= 10 else 2}f}"
 
 
+def value_text(key: str, value: object, like: float = 0.0) -> str:
+    """The value of a stop criterion as text: a time, a count or a return; `like` as in `count`."""
+    if key == "time_total_s":
+        return clock(value)
+    return count(value, like) if key in COUNTS else reading(value)
+
+
 def count(value: object, like: float = 0.0) -> str:
-    """1234567 as 1.23M. What stands beside a larger number has the letter of that one: 6094 of 150000 is 6.09k."""
+    """A count as text: 1234567 is 1.23M. Beside a larger number `like` it has the same letter: 6094 of 150000 is 6.09k."""
     if not known(value):
         return "-"
     if abs(value) >= 1e15:
