@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         ValueError: a folder holds no run, no result has the key `--y`, or the ending of `--out` is not a picture format.
     """
-    from raypid.reporting.plots import curves, draw, told_of
+    from raypid.reporting.plots import curves, draw, notes_on
     from raypid.reporting.runs import find_runs
 
     x = X_AXES[args.x]
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     tell_skipped(skipped)
     with phase("drawing"):
         drawn = curves(runs, x, y=args.y, centre=args.centre, smooth=args.smooth)
-    for line in told_of(drawn) if args.y is None else ():
+    for line in notes_on(drawn) if args.y is None else ():
         print(f"raypid: {line}", file=sys.stderr)
     with phase("drawing"):
         path = draw(drawn, args.out, x, y=args.y, centre=args.centre, smooth=args.smooth, title=args.title)

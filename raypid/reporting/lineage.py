@@ -28,7 +28,7 @@ _IN_LEGEND = 12
 
 @dataclass(slots=True)
 class Stretch:
-    """What a member did between two exploits. Its first point is the donor's last one."""
+    """A member's training between two exploits. Its first point is the donor's last one."""
 
     steps: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ def lineage(out: Path) -> Path | None:
 
 
 def _member(folder: Path, settings: Mapping[str, Any], perturbed: Sequence[str]) -> Member:
-    """What a member's folder says of it."""
+    """Read a member from its folder."""
     rows = RunFolder(folder).results
     evaluated, trained = _points(rows, EVALUATION), _points(rows, TRAINING)
     stretches = [Stretch(settings={name: settings.get(name) for name in perturbed})]

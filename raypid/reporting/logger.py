@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 PROGRESS = "progress.csv"
 EXPLOITS = "exploits.json"
-"""Of a member of a population: what it has taken over from others."""
+"""A file of a member of a population: what it has taken over from others."""
 CHECK_SECONDS = 1.0
-"""Seconds between looks whether the files are still there."""
+"""Seconds between checks that the files are still there."""
 
 
 class FolderLost(RuntimeError):
@@ -49,8 +49,8 @@ class RunLogger(AbstractContextManager["RunLogger"]):
     Args:
         folder: created if missing. New results are added to those that it already holds.
         resume_iteration: iteration of the checkpoint that the run resumes from; later results are dropped.
-        tell: says to the user, once for each of the two, that progress.csv or the events cannot be written. They are made from the
-            same numbers as result.json, so a run goes on without them. What they lack is written to progress.csv when it can be.
+        tell: shows the user, once for each, that progress.csv or the events cannot be written. The run goes on without them, since
+            result.json has the same numbers. progress.csv gets the missing rows as soon as it can be written.
 
     Raises:
         Unwritten: result.json or params.json cannot be written (the disk is full); the message names it.
@@ -74,7 +74,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         self._tell, self._told = tell, set[str]()
         self._columns: dict[str, None] = {}
         self._progress: AppendFile | None = None
-        """None: it has to be written anew."""
+        """None if it must be rewritten."""
         self._widening_due = 0.0
         self._widening_owed = False
         self._purge_from = _step_of(kept) + 1 if kept else 0
@@ -90,7 +90,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
 
     @contextmanager
     def _dispensable(self, name: str) -> Iterator[None]:
-        """Go on if a file cannot be written that is made from the numbers of result.json, and say so once."""
+        """Go on if a file cannot be written that repeats the numbers of result.json, and say so once."""
         try:
             yield
         except Unwritten as error:
@@ -182,7 +182,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
                 raise
 
     def _close_progress(self) -> None:
-        """Close progress.csv. It is written anew with the next result."""
+        """Close progress.csv, which is then rewritten with the next result."""
         if self._progress is not None:
             self._progress.close()
         self._progress, self._widening_owed = None, True

@@ -44,26 +44,26 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4
 STYLES: tuple[Style, ...] = ("-", (0, (2.2, 1.0)), (0, (4, 0.9, 0.8, 0.9)))
 GREY = "#BBBBBB"
 MOST = 20
-"""Settings that are drawn in colours of their own; with more, the best ones, and the others are grey."""
+"""Settings with colours of their own. If there are more, the best ones have colours and the others are grey."""
 THIN = 1.2
 """Width of training returns where evaluations are drawn too."""
 MAX_TITLE = 200
 POINTS = 200
 """Points of a curve over seeds."""
 UNFINISHED = 0.5
-"""A seed that did not finish and came less far than this part of the way is drawn by itself; one whose values
-cover less than this part of what those of another do, such as a single evaluation; and all seeds where some have none before this part."""
+"""Fraction below which a seed is drawn by itself: if it did not finish and came less far than this part of the longest, or if its values
+(such as a single evaluation) span less than this part of the widest. If some seeds have no values before this part, all are."""
 TRAINING_LINES = 4
 """Settings with evaluations above which their training returns are left out of a panel."""
 EPISODE_BANDS = 6
 """Curves of a panel above which single runs have neither points nor the intervals of their evaluations."""
 FURTHER = 0.02
-"""Parts of a seed before the others have begun or after one has ended are not drawn by themselves if they are shorter than this part."""
+"""The beginning of a seed before the others have begun, or its end after one has ended, is drawn by itself from this fraction on."""
 
 
 @dataclass(slots=True)
 class Curve:
-    """What is drawn of the runs of one task that differ only in their seed."""
+    """The curve of the runs of one task that differ only in their seed."""
 
     group: Group
     counted: int
@@ -85,7 +85,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Look:
-    """How a setting is drawn in every panel."""
+    """The line of a setting, the same in every panel."""
 
     colour: str
     style: Style = "-"
@@ -112,7 +112,7 @@ def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_tot
 def curves(
     runs: Sequence[RunFolder], x: XAxis, *, y: str | None = None, centre: Centre = "iqm", smooth: float = 0
 ) -> list[Curve]:
-    """Compute what is drawn of these runs, a curve for each task and setting.
+    """Compute the curves of these runs, one for each task and setting.
 
     Args:
         smooth: a running mean over this many points of each run, or over this part of them if it is below 1. Evaluation
@@ -131,17 +131,17 @@ def curves(
     return drawn
 
 
-def told_of(drawn: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each task of which some settings are drawn by evaluations and others, which have none, by training returns."""
-    told = []
+def notes_on(drawn: Sequence[Curve]) -> list[str]:
+    """Return a sentence for each task in which some settings have no evaluations, so that their training returns are drawn instead."""
+    notes = []
     for task, there in _by_task(drawn).items():
         lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
             have, their = ("has", "its") if len(lacking) == 1 else ("have", "their")
-            told.append(
+            notes.append(
                 f"{task}: {len(lacking)} of {len(there)} settings {have} no evaluation ({some(lacking)}): {their} training returns are drawn, thin."
             )
-    return told
+    return notes
 
 
 def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:

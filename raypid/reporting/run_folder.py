@@ -49,7 +49,7 @@ State: TypeAlias = Literal["finished", "stopped early", "diverged", "failed", "k
 Row: TypeAlias = "dict[str, int | float | str]"
 """A result; NaN stands for a null of the file."""
 _ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragment_length", "gamma", "run", "stop"}
-"""What every version wrote into params.json, and hardly anybody writes into a file of settings."""
+"""Keys that every version wrote into params.json, and that files of settings hardly ever have all together."""
 _TAIL_BYTES = 1 << 16
 """How much of errors.txt is read, from its end: the error that ended the run is the last one."""
 _ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
@@ -72,9 +72,9 @@ class Ending(NamedTuple):
     reached: frozenset[str] = frozenset()
     """The stop criteria by which it finished."""
     error: str = ""
-    """What ended it, if it failed or diverged."""
+    """The error that ended it, if it failed or diverged."""
     failed_in: int = 0
-    """The iteration in which that happened; 0 if none did."""
+    """The iteration in which it failed or diverged; 0 if it did not."""
 
     @property
     def at_goal(self) -> bool:
@@ -99,7 +99,7 @@ class RunFolder:
         """What is missing or left out among the files that have been read."""
 
     def read(self) -> RunFolder:
-        """Read all files now, so that what is said later belongs together, although the run may go on."""
+        """Read all files now, so that they fit together even if the run goes on."""
         _ = self.params, self.results, self.ending, self.final
         return self
 

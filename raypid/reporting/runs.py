@@ -19,7 +19,7 @@ from raypid.registry import did_you_mean, suggest
 from raypid.reporting.logger import PROGRESS
 from raypid.reporting.run_folder import RESULTS, RunFolder
 
-# What does not tell two runs apart: where and for how long they ran, what they saved, who wrote it down. Changes are told by themselves.
+# Keys that do not distinguish two runs: where and for how long they ran, what they saved, who wrote it down. Changes count separately.
 NOT_SETTINGS = frozenset({
     "seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config", "changes", "signature",
     "checkpoint_interval", "keep_checkpoints", "final_episodes",
@@ -28,9 +28,9 @@ LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
 MOST_KEYS = 100
-"""Keys among which a near one is looked for."""
+"""Keys that are searched for a similar one."""
 _INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
-"""Folders in which no runs are looked for."""
+"""Folders that are not searched for runs."""
 
 
 K = TypeVar("K")
@@ -43,9 +43,9 @@ class Group:
 
     task: str
     label: str
-    """What sets the group apart, besides the task; "" if nothing does."""
+    """The settings that distinguish the group from others of its task, as text; "" if there are none."""
     apart: dict[str, str]
-    """The same by setting: {"algorithm": "PPO", "model.hidden": "[64,64]"}."""
+    """These settings by name: {"algorithm": "PPO", "model.hidden": "[64,64]"}."""
     runs: list[RunFolder]
 
 
@@ -181,21 +181,21 @@ def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
 
 
 def _changed(run: RunFolder) -> dict[str, str]:
-    """How settings changed while the run went on, as one more setting: it did not learn with those that it has now."""
+    """The changes of settings during the run, as one more setting: the run did not learn with its final settings alone."""
     try:
         changes = later(run.changes)
     except ValueError:
         return {"changed": "unknown"}
-    said: dict[str, str] = {}
+    courses: dict[str, str] = {}
     for change in changes:
         if (key := change["key"]) not in NOT_SETTINGS:
-            begin = said.get(key, f"{key}={_compact(change['from'])}")
-            said[key] = f"{begin}, then {_compact(change['to'])} at {change['step']:,}"
-    return {"changed": "; ".join(said.values()) or "nothing"}
+            begin = courses.get(key, f"{key}={_compact(change['from'])}")
+            courses[key] = f"{begin}, then {_compact(change['to'])} at {change['step']:,}"
+    return {"changed": "; ".join(courses.values()) or "nothing"}
 
 
 def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """The settings that can tell two runs apart as {dotted name: value as text}."""
+    """Return the settings that can distinguish two runs, {dotted name: value as text}."""
     flat: dict[str, str] = {}
     for key, value in settings.items():
         if not prefix and key in NOT_SETTINGS:
@@ -241,8 +241,8 @@ def _labelled(groups: Sequence[Group]) -> list[Group]:
 
 
 def _label_of(group: Group, groups: Sequence[Group]) -> str:
-    """The algorithm and the settings that set a group apart. Of more settings than fit, which are likely to have nothing to do with each
-    other: its folder, or the first ones where another group has a folder of that name."""
+    """The algorithm and the settings that distinguish a group. If they do not all fit: its folder, or the first of them if another group has
+    a folder of that name."""
     changed = group.apart.get("changed", "")
     others = {key: value for key, value in group.apart.items() if key not in ("algorithm", "changed")}
     words = [f"{key}={short(value)}" for key, value in others.items() if f"; {key}=" not in f"; {changed}"]
@@ -258,7 +258,7 @@ def _label_of(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _folder_of(group: Group) -> Path:
-    """The folder that a group is named after: of its run, or the parent of its runs."""
+    """The folder that a group is named after: that of its only run, or the parent of its runs."""
     folder = group.runs[0].path
     return folder if len(group.runs) == 1 or not folder.parent.name else folder.parent
 
@@ -271,6 +271,6 @@ def _compact(value: object) -> str:
 
 
 def short(text: str) -> str:
-    """A setting's value without the middle of what is long."""
+    """Shorten the text of a setting's value in the middle."""
     half = LONGEST_VALUE // 2
     return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}…{text[-half:]}"

@@ -11,7 +11,7 @@ from raypid.reporting.streams import lenient
 
 
 def is_terminal(file: IO[str]) -> bool:
-    """Whether a file is a terminal on which lines can be drawn anew: not a pipe, TERM=dumb or a CI's log."""
+    """Whether a file is a terminal on which lines can be redrawn: not a pipe, TERM=dumb or a CI's log."""
     return file.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
 

@@ -70,14 +70,14 @@ class Thinning:
         self._joined = joined
 
     def written(self, row: Mapping[str, Value]) -> None:
-        """Begin anew: a row has been written, with all that was put off."""
+        """Start over: a row has been written, with all rows that were put off."""
         self._time_s = number(row, "time_total_s")
         self.num_rows += 1
         self._joined, self._counts = {}, {}
 
     @property
     def owed(self) -> dict[str, Value]:
-        """What was put off and has not been written; empty if nothing was."""
+        """The rows that were put off and not yet written, as one row; empty if there are none."""
         return self._joined
 
 
