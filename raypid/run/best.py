@@ -15,14 +15,14 @@ from raypid.types import Weights
 
 MIN_FINAL_EPISODES = 10
 MIN_FINAL_S, MAX_FINAL_S = 1.0, 60.0
-"""Seconds that the final episodes may take: those of the run, within these bounds."""
+"""Bounds of the seconds for the final episodes, which may otherwise take as long as the run did."""
 _FINAL = ("episode_reward_mean", "episode_reward_ci95", "episodes")
 _FINAL_SEED = 1_000_000_000
-"""Keeps the final episodes different from those by which the policy was chosen."""
+"""Seeds the final episodes, which must differ from those by which the policy was chosen."""
 
 
 class BestPolicy:
-    """The policy that scored highest in evaluation so far; of equal ones the newest."""
+    """The policy that scored highest in evaluation so far; the newest in a tie."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / BEST
@@ -59,7 +59,7 @@ class BestPolicy:
         self.final = _final(evaluation.summary()) if evaluation.confirms else None
 
     def write(self, agent: Training) -> None:
-        """Write the policy into its folder; the newest one if none was evaluated."""
+        """Write the policy into its folder, or the newest policy if none was evaluated."""
         info = {"score": self.score, "timesteps_total": self.timesteps, "final": self.final}
         agent.write_policy(self.folder, self.weights, None if self.weights is None else info)
 
@@ -115,7 +115,7 @@ def _final(summary: dict[str, float]) -> dict[str, float]:
 
 
 def return_text(value: float, size: float | None = None) -> str:
-    """A mean return as text, such as 213.4 or -1,324.9, with as many decimals as one of this size has; None: of its own."""
+    """A mean return as text, such as 213.4 or -1,324.9, with the decimals that suit a number of this size (default: its own)."""
     size = abs(value if size is None else size)
     if 0 < size < 0.05 or size >= 1e9:
         return f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Which return an environment is known to allow, and what to try where a run stays far below it."""
+"""The return that an environment is known to allow, and what to try if a run stays far below it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raypid.extras import has
 from raypid.tuned import TUNED, Record, records
 
 CLOSE = 0.1
-"""A return within this part of the known one is as good as that."""
+"""Fraction of the known return by which a run may miss it."""
 MIN_STEPS = 10_000
-"""Environment steps below which a run is a trial, of which nobody expects anything."""
+"""Environment steps below which nobody expects anything of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class KnownReturn:
 
     value: float
     source: str
-    """Who says so."""
+    """Where the value comes from."""
 
 
 def known_return(settings: Mapping[str, object]) -> KnownReturn | None:
-    """The known return of the environment in a run's settings; None if there is none, or if they change what returns are."""
+    """The known return of the environment in a run's settings; None if there is none, or if the settings change what returns mean."""
     env = settings.get("env")
     changed = any(settings.get(name) for name in ("env_config", "time_limit", "evaluation_env"))
     if not isinstance(env, str) or changed or settings.get("action_repeat", 1) != 1:
@@ -43,8 +43,7 @@ def known_return(settings: Mapping[str, object]) -> KnownReturn | None:
 
 
 def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> KnownReturn | None:
-    """The known return if `reached`, of evaluations, is well below it after as many environment steps as the quickest recorded run took; else
-    None."""
+    """The known return, if evaluations reached much less in at least as many environment steps as the quickest recorded run took; else None."""
     known = known_return(settings) if steps >= MIN_STEPS else None
     if known is None or known.value - reached <= CLOSE * abs(known.value):
         return None
@@ -53,26 +52,30 @@ def shortfall(settings: Mapping[str, object], reached: float, steps: float) -> K
 
 
 class Remedy(NamedTuple):
-    """What may help a run that stays below the known return."""
+    """Something that may help a run that stays below the known return."""
 
     why: str
     command: str
-    """As a shell takes it, or a line of Python."""
+    """A command of the shell, or a line of Python."""
 
 
 def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: bool = False) -> list[Remedy]:
-    """What to try on this environment with a run's settings: tuned ones of its algorithm, or the quickest other that is recorded; where
-    nothing is recorded, a reward for what is new and a search, or else a look at the environment. What needs a package that is not
-    installed is left out. `python`: as lines of Python."""
+    """Return what to try for a run with these settings that stays below `goal`.
+
+    Tuned settings of its algorithm, or else of the quickest other algorithm that is recorded for the environment. If nothing is recorded: a
+    reward for what is new and a search, or else a look at the environment. Nothing that needs a package that is not installed.
+
+    Args:
+        python: return lines of Python instead of commands.
+    """
     env = str(settings["env"])
-    there = [record for record in records(env) if record.goal >= goal * (1 - CLOSE if goal > 0 else 1 + CLOSE)]
-    there = [record for record in there if tuned_runs_here(record.algorithm, env)]
-    own = TUNED.get((run, env))
-    is_untried = own is not None and any(settings.get(key) != value for key, value in own.items())
+    least = goal * (1 - CLOSE if goal > 0 else 1 + CLOSE)
+    good = [record for record in records(env) if record.goal >= least and tuned_runs_here(record.algorithm, env)]
+    is_untried = any(settings.get(key) != value for key, value in TUNED.get((run, env), {}).items())
     if is_untried and tuned_runs_here(run, env):
-        record = next((record for record in there if record.algorithm == run), None)
+        record = next((record for record in good if record.algorithm == run), None)
         return [Remedy(_reached("its tuned settings", record), _train(run, env, "--tuned", python))]
-    if others := [record for record in there if record.algorithm != run]:
+    if others := [record for record in good if record.algorithm != run]:
         best = min(others, key=_seconds)
         command = _train(best.algorithm, env, "--tuned", python)
         return [Remedy(_reached(f"tuned settings of {best.algorithm}", best), command)]
@@ -87,7 +90,7 @@ def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: b
 
 
 def tuned_runs_here(run: str, env: object) -> bool:
-    """Whether torch is installed, or these tuned settings do without: those that learn from replay or with a memory need it."""
+    """Whether these tuned settings can run here: without torch, no replay and no memory."""
     if has("torch"):
         return True
     from raypid.registry import ALGORITHMS
@@ -107,7 +110,7 @@ _IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_rewa
 
 
 def _reached(whose: str, record: Record | None) -> str:
-    """Whose settings they are, and what its record says if there is one."""
+    """Name settings, with their record if there is one."""
     if record is None:
         return whose
     return f"{whose}: {record.goal:g} in {_seconds(record):.1f} s of training, {len(record.seeds)} seeds"
@@ -119,8 +122,8 @@ def _seconds(record: Record) -> float:
 
 
 def films(env: object) -> bool:
-    """Whether `raypid eval --video` works here for an environment that Gymnasium knows: it draws, the packages are there, and for
-    MuJoCo a screen or a way to draw without one."""
+    """Whether `raypid eval --video` works here for an environment of Gymnasium: it renders, and all packages are installed. MuJoCo also needs
+    a screen or a way to render without one."""
     if not isinstance(env, str) or not has("video"):
         return False
     import gymnasium

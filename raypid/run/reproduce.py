@@ -1,4 +1,4 @@
-"""How long tuned settings take to reach their return, measured in one way: for the record that raypid has, and for `raypid reproduce`."""
+"""Measures how long tuned settings take to reach their return, for raypid's own records and for `raypid reproduce`."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Task:
     every: int
     """Environment steps between evaluations."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Over the tuned settings, where there are some."""
+    """Settings that override the tuned ones."""
     backends: tuple[str, ...] = ("local", "ray")
-    """Where it is measured. The first is that of the record."""
+    """Backends on which it is measured. The record is of the first."""
     on_ray: dict[str, Any] = field(default_factory=dict)
-    """Settings on Ray, over the others: there a call should carry more."""
+    """Settings that override the others on Ray, where a call should carry more."""
     long: bool = False
-    """Most of an hour: one seed."""
+    """Whether it takes most of an hour, so that one seed must do."""
 
     def config_on(self, backend: str) -> dict[str, Any]:
-        """The settings of a run on a backend: the tuned ones, and two workers where Ray is to be used and they name none."""
+        """The settings of a run on a backend: the tuned ones, and on Ray two workers unless they say otherwise."""
         config = {**TUNED.get((self.algo, self.env), {}), **self.config, "backend": backend}
         if backend != "ray":
             return config
@@ -56,7 +56,7 @@ class Task:
 
 
 FRAGMENTS = {"fragment_length": 16}
-"""On Ray, of replay flows: 16 rows of each stream a call, in place of 1."""
+"""For replay flows on Ray: 16 rows of each stream a call instead of 1."""
 _TASKS = (
     Task(algo="A2C", env="CartPole-v1", threshold=475, seconds=60, every=10_000),
     Task(algo="A3C", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
@@ -88,7 +88,7 @@ TUNED_TASKS = {(task.algo, task.env): task for task in _TASKS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What training to a task's return took, evaluations left out."""
+    """The cost of training to a task's return, without evaluations."""
 
     backend: str
     seed: int
@@ -96,20 +96,20 @@ class Measurement:
     solved: bool
     steps: int
     mean_return: float
-    """Of the evaluation that confirmed the threshold, or else the best."""
+    """The return of the evaluation that confirmed the threshold, or else the best return."""
     clock_seconds: float
     cpu_seconds: float
-    """Of this process with all its threads; without Ray's workers."""
+    """CPU time of this process with all its threads, without Ray's workers."""
     versions: dict[str, str]
 
     @property
     def seconds(self) -> float:
-        """The seconds that are recorded: of the CPU in one process, where a busy machine does not matter; on Ray of the clock."""
+        """The seconds that are recorded: CPU time in one process, where a busy machine does not matter; wall time on Ray."""
         return self.cpu_seconds if self.backend == "local" else self.clock_seconds
 
 
 Tell = Callable[[int, float, float], None]
-"""Is told of each evaluation that does not reach the goal: environment steps, seconds as they are recorded, mean return."""
+"""Gets (environment steps, seconds as recorded, mean return) of each evaluation that does not reach the goal."""
 
 
 def measure(
@@ -159,7 +159,7 @@ def measure(
 
 
 def prepare(task: Task, backend: str) -> None:
-    """Check that a task can be trained here and, in one process, import what it needs, since that is no time of training.
+    """Check that a task can be trained here. In one process, also import what it needs, which must not count as training.
 
     Raises:
         UserError: a package is missing or a setting does not fit.
@@ -175,7 +175,7 @@ def _clocks() -> Array:
 
 
 def versions(env: str) -> dict[str, str]:
-    """Package -> installed version, of what decides about an environment's returns: raypid, Gymnasium and the package that it needs."""
+    """Installed versions {package: version} of what determines returns: raypid, Gymnasium and the environment's package."""
     return {
         package: str(importlib.import_module(package).__version__)
         for package in dict.fromkeys(("raypid", "gymnasium", package_of(env)))
@@ -183,7 +183,7 @@ def versions(env: str) -> dict[str, str]:
 
 
 def other_versions(record: Record) -> str:
-    """Say which packages have another version here than in the record; "" if none has, or if the record names none."""
+    """Say which packages have another version here than in the record; "" if they agree or the record has no versions."""
     changed = [
         f"{package} is {here}, recorded with {' and '.join(record.versions[package])}"
         for package, here in versions(record.env).items()
@@ -193,12 +193,12 @@ def other_versions(record: Record) -> str:
 
 
 def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
-    """Say from where a resumed run goes on; of a new one, that there are tuned settings which it does not use, or that those which it uses
-    were recorded with other versions of packages.
+    """Return notes at the start of a run. If it is resumed: where it goes on. If it is new: that it leaves tuned settings unused, or that the
+    tuned settings were recorded with other versions of packages.
 
     Args:
-        run: what was asked for.
-        how: what asks for tuned settings.
+        run: the run as it was asked for.
+        how: the option or argument that asks for tuned settings.
     """
     if run.saved is not None:
         rows = " with its replay buffer" if agent.replay_restored else ""
