@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PARAMS = "params.json"
 RESULTS = "result.json"
 LOCK = ".lock"
+DIVERGED = "diverged"
+"""The folder of a divergence: its batch, and the last good policy, which `raypid.load_policy` and `raypid eval` read."""
 TRAINING = "episode_reward_mean"
 EVALUATION = "evaluation/episode_reward_mean"
 NAMES = {
@@ -249,7 +251,7 @@ class RunFolder:
     def reached(self) -> frozenset[str]:
         """The stop criteria that the last result meets, also if the run failed afterwards."""
         last = self.results[-1] if self.results else {}
-        return frozenset(key for key, goal in self.stop.items() if _is_reached(key, goal, last))
+        return frozenset(key for key, goal in self.stop.items() if is_reached(key, goal, last))
 
     @cached_property
     def last_error(self) -> tuple[int, str]:
@@ -336,9 +338,10 @@ def number(values: Mapping[str, object], key: str) -> float:
     return value if known(value := values.get(key)) else 0.0
 
 
-def _is_reached(key: str, goal: object, last: Mapping[str, object]) -> bool:
-    value = last.get(key, last.get(key.removeprefix("custom/")))
-    counts = not key.startswith("episode_reward") or number(last, "episodes_total") >= MIN_EPISODES
+def is_reached(key: str, goal: object, result: Mapping[str, object]) -> bool:
+    """Whether a result meets a stop criterion. on_iteration may report a custom/... key without its prefix."""
+    value = result.get(key, result.get(key.removeprefix("custom/")))
+    counts = not key.startswith("episode_reward") or number(result, "episodes_total") >= MIN_EPISODES
     return counts and known(goal) and known(value) and value >= goal
 
 

@@ -22,7 +22,7 @@ from raypid.neighbours import nothing_at
 from raypid.outputs import ERRORS
 from raypid.registry import ALGORITHMS
 from raypid.reporting.panel import PARTS, advice_on, bottleneck, workers_pay
-from raypid.reporting.run_folder import COUNTS, MIN_EPISODES, PARAMS, RESULTS, RunFolder
+from raypid.reporting.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
 from raypid.reporting.runs import why_without_results
 from raypid.run.known_return import remedies, shortfall
 from raypid.runtime.resources import num_cores
@@ -34,7 +34,6 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 TOPICS: tuple[Topic, ...] = ("learning", "end", "losses", "speed")
 """Causes come before consequences: a diverged learner before the end that it brought."""
 
-DIVERGED = "diverged"
 FLAT_EPISODES = 200
 """Training episodes after which a return that has not risen is a finding."""
 RANGE_PER_NOISE = 12.0

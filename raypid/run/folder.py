@@ -12,8 +12,7 @@ from raypid.config import ConfigError
 from raypid.neighbours import nothing_at
 from raypid.outputs import ERRORS, FIRST_ERRORS, OLDER_ERRORS, check_folder_writable, explained, usable
 from raypid.reporting.logger import EXPLOITS
-from raypid.reporting.run_folder import PARAMS, RESULTS
-from raypid.run.rescue import DIVERGED
+from raypid.reporting.run_folder import DIVERGED, LOCK, PARAMS, RESULTS
 
 _RUN_FILES = (
     PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, ERRORS, FIRST_ERRORS, OLDER_ERRORS, "learning_curve.png",
@@ -31,10 +30,10 @@ def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
     with usable(out, "The run's folder"):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file, not a folder.")
-    if (out / ".lock").exists():
+    if (out / LOCK).exists():
         with lock_folder(out):
             pass
-    results = out / "result.json"  # empty if a run failed in its first iteration: nothing would be lost
+    results = out / RESULTS  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
         raise ConfigError(
@@ -53,7 +52,7 @@ def lock_folder(out: Path) -> Iterator[None]:
         ConfigError: a running process has locked it.
         Unwritten: the lock cannot be written.
     """
-    path = out / ".lock"
+    path = out / LOCK
     with explained(path):
         out.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

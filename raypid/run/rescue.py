@@ -10,14 +10,13 @@ from pathlib import Path
 from raypid import checkpoint
 from raypid.errors import Diverged, Halted
 from raypid.replay.base import Replay
+from raypid.reporting.run_folder import DIVERGED
 from raypid.roles.learner import Learner
 from raypid.run.loops import Context
 from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
 from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
 from raypid.runtime.local import LocalHandle, passed
 
-DIVERGED = "diverged"
-"""The folder's name in that of the run. `raypid.load_policy` and `raypid eval` read its policy."""
 _GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
 """What asking roles raises that are gone for good."""
 

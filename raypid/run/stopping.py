@@ -12,7 +12,7 @@ from pathlib import Path
 from raypid import checkpoint
 from raypid.config import Config
 from raypid.outcome import Outcome
-from raypid.reporting.run_folder import COUNTS, MIN_EPISODES
+from raypid.reporting.run_folder import COUNTS, is_reached
 from raypid.run.best import BestPolicy
 from raypid.run.resolve import SettledRun
 from raypid.run.training import totals_of
@@ -50,11 +50,9 @@ def going_on(config: Config, stop: Mapping[str, float], timesteps: int, *, pytho
 
 def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
     """The first stop criterion that a result has met, in words; "" if there is none."""
-    for key, target in stop.items():
-        value = _reported(key, result)
-        if key.startswith("episode_reward") and result["episodes_total"] < MIN_EPISODES:
-            continue
-        if value >= target:
+    for key, goal in stop.items():
+        if is_reached(key, goal, result):
+            value = _reported(key, result)
             return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
     return ""
 
