@@ -34,7 +34,7 @@ def bootstrap(seeds: int) -> float:
     """The part in which 0 lies outside the interval of the interquartile mean of normal returns around 0."""
     rng, wrong = np.random.default_rng(seeds), 0
     for _ in range(BOOTSTRAPS):
-        low, high = bootstrap_interval([KINDS["normal"](rng, seeds)])
+        low, high = bootstrap_interval(KINDS["normal"](rng, seeds))
         wrong += bool(low > 0 or high < 0)
     return wrong / BOOTSTRAPS
 

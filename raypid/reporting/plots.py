@@ -221,7 +221,7 @@ def _over_seeds(
         return Curve(group, len(seeds), singles=[*singles, *((xs, ys) for xs, ys, _ in seeds)])
     grid = np.unique(np.linspace(start, last, POINTS))
     table = np.stack([np.interp(grid, xs, ys) for xs, ys, _ in seeds])
-    low, high = bootstrap_interval([table], centre) if interval else (table[0], table[0])
+    low, high = bootstrap_interval(table, centre) if interval else (table[0], table[0])
     carried = any(keeps and xs[-1] < last for xs, _, keeps in seeds)
     for xs, ys, keeps in seeds:
         if start > UNFINISHED * end and xs[0] < start - FURTHER * end:

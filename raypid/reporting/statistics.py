@@ -1,10 +1,10 @@
 """Statistics over the seeds of runs: interquartile mean, bootstrap intervals, differences of groups.
 
-Strata are tasks (environments): `[N_1, ...], [N_2, ...]` are the values of the runs of each task, one for each seed. Intervals of curves
-are percentiles of a stratified bootstrap (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice", arXiv:2108.13264). They are too narrow for few seeds: simulated with two groups that are equal, such an interval of the difference
-excludes 0 in 15 to 21% of the cases with 3 seeds each, and in 6 to 7% with 5. Decisions are therefore made by Student's t: 1 to 5% with
-3 to 10 seeds, whether returns are normal, skewed, cut off at a maximum, or fail in 30% of the runs.
+Groups have values `[N_1], [N_2], ...` for each task (environment), one for each seed. Intervals of curves are percentiles of a bootstrap
+(Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", arXiv:2108.13264). They are too narrow for
+few seeds: simulated with two groups that are equal, such an interval of the difference excludes 0 in 15 to 21% of the cases with 3 seeds
+each, and in 6 to 7% with 5. Decisions are therefore made by Student's t: 1 to 5% with 3 to 10 seeds, whether returns are normal, skewed,
+cut off at a maximum, or fail in 30% of the runs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Centre: TypeAlias = Literal["iqm", "median", "mean"]
 
 MIN_SEEDS = 3
 """Runs of each group below which no difference is called sure. Two are often alike by chance."""
+RESAMPLES = 2000
+"""Draws of the bootstrap."""
 MAX_SEEDS = 1000
 """Numbers of runs above which `seeds_needed` gives up."""
 
@@ -41,32 +43,24 @@ CENTRES: dict[Centre, Callable[[Column], Column]] = {
 }
 
 
-def bootstrap_interval(
-    strata: Sequence[Column], centre: Centre = "iqm", *, level: float = 0.95, resamples: int = 2000
-) -> tuple[Column, Column]:
-    """Percentile interval of the centre of all values, by a bootstrap that draws runs anew within each stratum.
-
-    Deterministic: the generator is seeded.
+def bootstrap_interval(values: Column, centre: Centre = "iqm") -> tuple[Column, Column]:
+    """Compute the 95% percentile interval of the centre by a bootstrap over runs. Deterministic: the generator is seeded.
 
     Args:
-        strata: [N_t, *] for each task t; N_t may differ. The axes after the first are points of a curve; a run is drawn whole.
+        values: [N, *] of N runs. The axes after the first are points of a curve; a run is drawn whole.
 
     Returns:
-        (low [*], high [*]). Both are NaN where every stratum has one run: that says nothing of others.
+        (low [*], high [*]). Both are NaN for a single run, which says nothing of others.
     """
-    rng = np.random.default_rng(0)
-    shape = strata[0].shape[1:]
-    if all(len(values) < 2 for values in strata):
+    shape = values.shape[1:]
+    if len(values) < 2:
         return np.full(shape, np.nan), np.full(shape, np.nan)
-    flat = [values.reshape(len(values), -1) for values in strata]
-    draws = [rng.integers(0, len(values), (len(values), resamples)) for values in flat]
-    low, high = np.empty(flat[0].shape[1]), np.empty(flat[0].shape[1])
-    rows = sum(map(len, flat))
-    chunk = max(1, 4_000_000 // (rows * resamples))  # bounds the memory to 32 MB
-    for start in range(0, len(low), chunk):
-        part = slice(start, start + chunk)
-        drawn = np.concatenate([values[:, part][draw] for values, draw in zip(flat, draws)])
-        low[part], high[part] = np.percentile(CENTRES[centre](drawn), [50 - 50 * level, 50 + 50 * level], axis=0)
+    flat = values.reshape(len(values), -1)
+    draw = np.random.default_rng(0).integers(0, len(values), (len(values), RESAMPLES))
+    chunk = max(1, 4_000_000 // draw.size)  # bounds the memory to 32 MB
+    starts = range(0, flat.shape[1], chunk)
+    bounds = [np.percentile(CENTRES[centre](flat[:, i : i + chunk][draw]), [2.5, 97.5], axis=0) for i in starts]
+    low, high = np.concatenate(bounds, axis=-1)
     return low.reshape(shape), high.reshape(shape)
 
 
@@ -78,7 +72,7 @@ class Difference(NamedTuple):
     """Lower end of the interval; NaN if a group has a single run in a task."""
     high: float
     p: float
-    """How often groups that do not differ would differ by this much (two-sided); NaN as `low`."""
+    """Probability that equal groups differ by this much (two-sided); NaN where `low` is."""
     level: float
     is_sure: bool
     """Whether the interval excludes 0, and each group has `MIN_SEEDS` runs in each task."""
@@ -115,7 +109,7 @@ def difference(a: Sequence[Column], b: Sequence[Column], *, paired: bool = False
 
 
 def _ways(a: int, b: int, paired: bool) -> int:
-    """In how many ways runs fall into two groups of these sizes, or pairs lie either way round."""
+    """Number of ways to divide runs into two groups of these sizes, or to order each of `a` pairs."""
     return 2**a if paired else math.comb(a + b, a)
 
 
@@ -127,7 +121,7 @@ def mean_half_width(values: Column, level: float = 0.95) -> float:
 
 
 def probability_of_improvement(a: Sequence[Column], b: Sequence[Column], *, paired: bool = False) -> float:
-    """In which part of the pairs a run of `a` is above one of `b`; a tie counts half. The mean over tasks (Agarwal et al. 2021, eq. 1).
+    """Return the fraction of pairs in which the run of `a` is above that of `b`; a tie counts half. Mean over tasks (Agarwal et al. 2021, eq. 1).
 
     Args:
         paired: only a[t][i] and b[t][i] are a pair.
