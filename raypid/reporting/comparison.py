@@ -205,10 +205,10 @@ def compare(
     Raises:
         UserError: the sides share a run or no task, no run of a side counts, no result has the metric, or runs cannot be paired.
     """
-    said = list(notes)
+    all_notes = list(notes)
     _check_apart(sides)
-    tasks = _common_tasks(sides, said)
-    counted = [_countable(side, tasks, at, said) for side in sides]
+    tasks = _common_tasks(sides, all_notes)
+    counted = [_countable(side, tasks, at, all_notes) for side in sides]
     if paired:
         counted = [sorted(there, key=lambda run: str(run.seed)) for there in counted]
     runs = [run for side in counted for run in side]
@@ -217,24 +217,24 @@ def compare(
     if on_the_way:
         measure = _measure_on_the_way(runs, metric, at, lower)
     else:
-        measure = choose_measure(runs, metric, lower) if at is None else _measure_at(runs, metric, at, lower, said)
+        measure = choose_measure(runs, metric, lower) if at is None else _measure_at(runs, metric, at, lower, all_notes)
     if measure is None:
         raise UserError("These runs have no stretch in common over which a mean could be taken.")
-    standings = [_standing(side, there, tasks, measure, said) for side, there in zip(sides, counted)]
+    standings = [_standing(side, there, tasks, measure, all_notes) for side, there in zip(sides, counted)]
     ends = at is None and not on_the_way
     if ends and not measure.is_lower_better:
-        _note_steps(standings, said)
+        _note_steps(standings, all_notes)
     elif at is not None and not on_the_way:
         there = [run for s in standings for task_runs in s.runs.values() for run in task_runs]
         early = [run for run in there if run.ending.at_goal and run.last(at.x) < at.value]
-        said += [
+        all_notes += [
             f"{r.path}: stopped at its goal at step {count(r.steps)}, counts with what it had reached." for r in early
         ]
     if paired:
         _check_pairs(standings)
     pairs = len(standings) * (len(standings) - 1) // 2
     ranked = _ranked(standings, tasks, measure)
-    found = _against_first(ranked, tasks, measure, pairs, paired, said)
+    found = _against_first(ranked, tasks, measure, pairs, paired, all_notes)
     return _break_ties(found, pairs) if ends and metric is None and not measure.is_lower_better else found
 
 

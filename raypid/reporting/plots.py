@@ -38,6 +38,8 @@ LOWEST, HIGHEST = "evaluation/episode_reward_min", "evaluation/episode_reward_ma
 
 XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
 Style: TypeAlias = "str | tuple[int, tuple[float, ...]]"
+Look: TypeAlias = tuple[str, Style]
+"""The colour and the style of a setting's line, the same in every panel."""
 
 # Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
@@ -81,15 +83,6 @@ class Curve:
     """Seeds drawn by themselves: where others have not begun or have ended, and unfinished ones."""
     training: tuple[Column, Column] | None = None
     """Training returns, in addition to evaluations."""
-
-
-@dataclass(slots=True)
-class Look:
-    """The line of a setting, the same in every panel."""
-
-    colour: str
-    style: Style = "-"
-    width: float = 2.4
 
 
 def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_total") -> Path:
@@ -330,8 +323,8 @@ def _grid(panels: int) -> tuple[int, int]:
 
 
 def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
-    """Colours and line styles by label. With more than MOST labels, those with the best last value in any task have them, or the
-    first ones if more is not better."""
+    """Colours and line styles by label. With more than MOST labels, only those with the best last value in any task have them, or the
+    first ones if more is not better. The others are grey."""
     labels = list(dict.fromkeys(curve.group.label for curve in drawn))
     chosen = labels
     if len(labels) > MOST:
@@ -342,37 +335,32 @@ def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
             for place, curve in enumerate(there):
                 places[curve.group.label] = min(place, places.get(curve.group.label, place))
         chosen = sorted(labels, key=lambda label: places[label])[:MOST]
-    looks = {label: Look(GREY, width=1.0) for label in labels}
     own = itertools.product(STYLES, COLOURS)
-    return looks | {
-        label: Look(colour, style) for label, (style, colour) in zip(filter(chosen.__contains__, labels), own)
-    }
+    return {label: (colour, style) for label, (style, colour) in zip(filter(chosen.__contains__, labels), own)}
 
 
 def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
     evaluated = any(curve.is_evaluation for curve in drawn)
     for curve in drawn:
-        look = looks[curve.group.label]
-        grey = look.colour == GREY
+        colour, style = looks.get(curve.group.label, (GREY, "-"))
+        grey = colour == GREY
         crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
         few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
-        width = look.width if curve.is_evaluation or curve.counted > 1 else min(1.8, look.width)
+        width = 1.0 if grey else 2.4 if curve.is_evaluation or curve.counted > 1 else 1.8
         if evaluated and not curve.is_evaluation:
             width = min(THIN, width)
         if curve.training is not None and len(drawn) <= TRAINING_LINES:
-            axes.plot(curve.training[0] / unit, curve.training[1], ls=look.style, color=look.colour, lw=1.0, alpha=0.5)
+            axes.plot(curve.training[0] / unit, curve.training[1], ls=style, color=colour, lw=1.0, alpha=0.5)
         axes.plot(
-            curve.x / unit, curve.centre, ls=look.style, color=look.colour, lw=width,
+            curve.x / unit, curve.centre, ls=style, color=colour, lw=width,
             marker="o" if few else None, ms=4.5, solid_capstyle="round", zorder=1.5 if grey else 3,
         )  # fmt: skip
         if len(curve.x) == 1:
-            axes.vlines(curve.x / unit, curve.low, curve.high, color=look.colour, lw=5, alpha=0.3)
+            axes.vlines(curve.x / unit, curve.low, curve.high, color=colour, lw=5, alpha=0.3)
         elif not grey and not crowded and not (curve.low != curve.low).all():
-            axes.fill_between(curve.x / unit, curve.low, curve.high, color=look.colour, alpha=0.18, lw=0)
+            axes.fill_between(curve.x / unit, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
         for xs, ys in curve.singles:
-            axes.plot(
-                xs / unit, ys, ":", marker="." if len(xs) == 1 else None, ms=5, color=look.colour, lw=1.3, zorder=2
-            )
+            axes.plot(xs / unit, ys, ":", marker="." if len(xs) == 1 else None, ms=5, color=colour, lw=1.3, zorder=2)
 
 
 def _title(groups: Sequence[Group], y: str | None = None) -> str:
@@ -427,7 +415,8 @@ def _legend(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    one = len(looks) == 1
+    labels = {curve.group.label for curve in drawn}
+    one = len(labels) == 1
     colour = COLOURS[0] if one else "#4D4D4D"
 
     def line(label: str, colour: str = colour, style: Style = "-", lw: float = 2.4, alpha: float = 1.0) -> Artist:
@@ -435,10 +424,9 @@ def _legend(
 
     entries = []
     if not one:
-        own = {label: look for label, look in looks.items() if look.colour != GREY}
-        entries = [line(_named(label, drawn), look.colour, look.style) for label, look in own.items()]
-        if len(own) < len(looks):
-            entries.append(line(f"the other {len(looks) - len(own)} settings", GREY, lw=1.0))
+        entries = [line(_named(label, drawn), *look) for label, look in looks.items()]
+        if len(looks) < len(labels):
+            entries.append(line(f"the other {len(labels) - len(looks)} settings", GREY, lw=1.0))
     seeds = any(curve.counted > 1 and len(curve.x) for curve in drawn)
     cuts = max(curve.counted for curve in drawn) > 3  # of up to three, the interquartile mean is the mean
     kind = f", {CENTRE_NAMES['mean' if centre == 'iqm' and not cuts else centre]}" if seeds else ""
