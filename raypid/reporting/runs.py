@@ -166,11 +166,11 @@ def group_by_seed(runs: Sequence[RunFolder]) -> list[Group]:
 
 def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
-    flat = {id(run): {**flat_settings(run.params), **_changed(run)} for run in runs}
+    flat = {run: {**flat_settings(run.params), **_changed(run)} for run in runs}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
 
     def identity(run: RunFolder) -> tuple[str, ...]:
-        return run.task, run.algorithm, *(flat[id(run)].get(key, "unset") for key in apart[run.algorithm])
+        return run.task, run.algorithm, *(flat[run].get(key, "unset") for key in apart[run.algorithm])
 
     several = len({run.algorithm for run in runs}) > 1
     groups: list[Group] = []
@@ -207,14 +207,14 @@ def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _keys_apart(runs: Sequence[RunFolder], algorithm: str, flat: dict[int, dict[str, str]]) -> list[str]:
+def _keys_apart(runs: Sequence[RunFolder], algorithm: str, flat: dict[RunFolder, dict[str, str]]) -> list[str]:
     """The settings in which runs of this algorithm differ within a task, in the order of params.json.
 
     One that some runs do not have is no difference if the others agree on it: versions of raypid add settings.
     """
     alike = [run for run in runs if run.algorithm == algorithm]
-    tasks = [[flat[id(run)] for run in there] for there in grouped(alike, lambda run: run.task).values()]
-    keys = dict.fromkeys(key for run in alike for key in flat[id(run)])
+    tasks = [[flat[run] for run in there] for there in grouped(alike, lambda run: run.task).values()]
+    keys = dict.fromkeys(key for run in alike for key in flat[run])
     return [key for key in keys if any(len({s[key] for s in there if key in s}) > 1 for there in tasks)]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from raypid.errors import UserError
 from raypid.reporting.comparison import UNEQUAL, Comparison, Measure, Side, choose_measure, compare, figure, headline
 from raypid.reporting.panel import count, some
-from raypid.reporting.run_folder import OWN, RunFolder
+from raypid.reporting.run_folder import OWN, PARAMS, RunFolder
 from raypid.reporting.runs import Group, find_runs, group_by_seed, grouped, short
 from raypid.reporting.statistics import mean_half_width
 
@@ -33,12 +33,12 @@ ON_THE_WAY = "on the way"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The runs of one setting, and what those reached that count."""
+    """The runs of one setting, and the values of those that count."""
 
     group: Group
-    values: dict[Path, float]
-    on_the_way: dict[Path, float] | None = None
-    """Their mean returns on the way, if that decides between this setting and others that end alike."""
+    values: dict[RunFolder, float]
+    on_the_way: dict[RunFolder, float] | None = None
+    """Their mean returns over training, if these decide between this setting and others that end alike."""
 
 
 def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width: int | None = None) -> str:
@@ -81,9 +81,7 @@ def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
     measure = choose_measure(counting) if counting else None
     rows = [_Row(group, _values(group, measure)) for group in groups]
     rows.sort(key=lambda row: not row.values)
-    sides = [
-        Side(row.group.label, [run for run in row.group.runs if run.path in row.values]) for row in rows if row.values
-    ]
+    sides = [Side(row.group.label, list(row.values)) for row in rows if row.values]
     found = compare(sides) if len(sides) > 1 else None
     if found is not None:
         rows = [*_in_order(rows, found), *rows[len(sides) :]]
@@ -104,14 +102,14 @@ def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
 
 
 def _in_order(rows: Sequence[_Row], found: Comparison) -> list[_Row]:
-    """The rows of the compared settings, best first, with what decides between those that end alike."""
+    """The rows of the compared settings, best first, with the values that decide between those that end alike."""
     by_label = {row.group.label: row for row in rows}
     ordered = [by_label[standing.label] for standing in found.standings]
     for place, standing in enumerate(found.way.standings if found.way else []):
         pairs = (
             (run, value) for task in standing.runs for run, value in zip(standing.runs[task], standing.values[task])
         )
-        ordered[place] = replace(ordered[place], on_the_way={run.path: float(value) for run, value in pairs})
+        ordered[place] = replace(ordered[place], on_the_way={run: float(value) for run, value in pairs})
     return ordered
 
 
@@ -126,15 +124,15 @@ def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
 
 
 def _counts(run: RunFolder) -> bool:
-    """Whether a run was not broken off, so that what it reached tells something of its setting."""
+    """Whether a run was not broken off, so that its value represents its setting."""
     return bool(run.results) and run.ending.state in ("finished", "stopped early", "diverged")
 
 
-def _values(group: Group, measure: Measure | None) -> dict[Path, float]:
+def _values(group: Group, measure: Measure | None) -> dict[RunFolder, float]:
     if measure is None:
         return {}
-    values = {run.path: measure.value(run) for run in group.runs if _counts(run)}
-    return {folder: value for folder, value in values.items() if math.isfinite(value)}
+    values = {run: measure.value(run) for run in group.runs if _counts(run)}
+    return {run: value for run, value in values.items() if math.isfinite(value)}
 
 
 def _table(rows: Sequence[_Row], measure: Measure | None, way: Measure | None, width: int) -> str:
@@ -169,7 +167,7 @@ def _cells(row: _Row, *, has_way: bool) -> tuple[str, ...]:
 
 
 def _steps(runs: Sequence[RunFolder]) -> str:
-    """The median, or the range where runs had other numbers of them."""
+    """The median number of steps, or the range if runs differ in it."""
     every = [run.steps for run in runs if math.isfinite(run.steps)]
     if every and max(every) > UNEQUAL * min(every):
         return f"{count(min(every))} to {count(max(every))}"
@@ -180,7 +178,7 @@ def _head(measure: Measure | None) -> str:
     return "to goal" if measure is not None and measure.is_lower_better else "return"
 
 
-def _mean(values: dict[Path, float]) -> str:
+def _mean(values: dict[RunFolder, float]) -> str:
     """The mean of the seeds with the half width of its 95% interval."""
     if not values:
         return "-"
@@ -200,7 +198,7 @@ def _states(runs: Sequence[RunFolder]) -> str:
 
 
 def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, str]]:
-    """What the comparison over all environments says, if there are several and each setting was tried in all."""
+    """The comparison over all environments, if there are several and each setting was tried in all."""
     sides: dict[str, list[RunFolder]] = {}
     for group in groups:
         sides.setdefault(group.label, []).extend(run for run in group.runs if _counts(run))
@@ -213,21 +211,19 @@ def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, s
 def _best(row: _Row, measure: Measure, way: Measure | None) -> list[tuple[str, str]]:
     """The best trial of the best setting, and what to do with it."""
     decides = row.on_the_way or row.values
-    folder = (min if measure.is_lower_better else max)(decides, key=lambda folder: decides[folder])
-    run = next(run for run in row.group.runs if run.path == folder)
-    value = row.values[folder]
-    text = f"{folder}: {measure.name} {figure(value)}"
+    run = (min if measure.is_lower_better else max)(decides, key=lambda run: decides[run])
+    value = row.values[run]
+    text = f"{run.path}: {measure.name} {figure(value)}"
     half, episodes = measure.precision(run) if measure.precision else (math.nan, 0)
     if math.isfinite(half):
         text += f" ± {figure(half, abs(value))}" + (f" ({episodes:.0f} episodes)" if episodes > 0 else "")
     if way is not None and row.on_the_way:
-        text += f", {way.name} {figure(row.on_the_way[folder])}"
-    name = shlex.quote(str(folder))
-    again = shlex.quote(f"{folder}-again")
+        text += f", {way.name} {figure(row.on_the_way[run])}"
+    again = shlex.quote(f"{run.path}-again")
     return [
         ("best trial", text),
-        ("evaluate", f"raypid eval {name}"),
-        ("repeat", f"raypid train --config {shlex.quote(str(folder / 'params.json'))} --out {again}"),
+        ("evaluate", f"raypid eval {shlex.quote(str(run.path))}"),
+        ("repeat", f"raypid train --config {shlex.quote(str(run.path / PARAMS))} --out {again}"),
     ]
 
 
