@@ -186,7 +186,7 @@ def _has_finite_weights(policy: Path) -> bool:
     Raises:
         UserError: it is missing or damaged.
     """
-    _, arrays = checkpoint.read_policy(policy)
+    _, arrays, _ = checkpoint.read_policy(policy)
     return all(bool(np.isfinite(x).all()) for x in arrays.values() if x.dtype.kind == "f")
 
 
