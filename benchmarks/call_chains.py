@@ -81,7 +81,7 @@ def traced(algorithm: Any, out: str) -> Any:
 
 def chain(name: str) -> list[str]:
     """The calls of one of RUNS, from Training.train to minimise."""
-    from raypid.registry import ALGORITHMS
+    from raypid.plugins.registry import ALGORITHMS
 
     run, settings = RUNS[name]
     sent: list[list[str]] = []

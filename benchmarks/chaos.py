@@ -53,9 +53,9 @@ from flags import json_object, positive, whole, writable
 from processes import end, end_with_this_process, exit_on_signals, marked, with_mark
 from reporting import RESULTS, machine, markdown, stored
 
-from raypid.checkpoint import list_checkpoints
-from raypid.reporting.logger import read_results
-from raypid.tuned import TUNED
+from raypid.report.logger import read_results
+from raypid.settings.tuned import TUNED
+from raypid.storage.checkpoint import list_checkpoints
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "failures.md"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from raypid.reporting.statistics import bootstrap_interval, difference
+from raypid.report.statistics import bootstrap_interval, difference
 
 CASES, BOOTSTRAPS = 4_000, 400
 Draw = Callable[[np.random.Generator, int], np.ndarray]

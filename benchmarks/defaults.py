@@ -191,10 +191,10 @@ def version() -> str:
 def digest(algorithm: str, env: str, settings: dict[str, Any]) -> str:
     """Eight hexadecimal digits that stand for all settings of a run but its seed, with those that the environment decides. Settings that are none,
     or that have the value of versions that did not have them, leave them as they are: a new setting that changes nothing makes no row old."""
-    from raypid.changes import as_it_was
-    from raypid.config import Given
     from raypid.run.resolve import resolve
+    from raypid.settings.config import Given
     from raypid.settings.request import RunRequest
+    from raypid.storage.changes import as_it_was
 
     resolved = resolve(RunRequest(run=algorithm, settings=Given({**settings, "env": env})))
     before = as_it_was({"env": env, "num_workers": 0}, algorithm)
@@ -277,7 +277,7 @@ HEADER = (
 
 def table(found: dict[Run, End]) -> list[tuple[str, ...]]:
     """Median and worst of the reported seeds, beside what is to be reached, newest settings of each kind: the cells of HEADER."""
-    from raypid.tuned import TUNED
+    from raypid.settings.tuned import TUNED
 
     rows: list[tuple[str, ...]] = []
     for name, task in TASKS.items():
@@ -380,7 +380,7 @@ def main() -> None:
     reports = args.seeds is None or max(args.seeds) >= REPORTED_FROM
     if reports and (args.config or args.jobs > 1):
         parser.error(f"--config and --jobs are for seeds that choose: add --seeds 0-2, or others below {CHOSEN_BELOW}")
-    from raypid.tuned import TUNED
+    from raypid.settings.tuned import TUNED
 
     peers = dict(entry.partition("=")[::2] for entry in args.peer)
     if wrong := [name for name in peers if name not in PEERS or not peers[name]]:

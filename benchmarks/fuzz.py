@@ -349,10 +349,10 @@ def refused(check: Callable[[], object], *, may_lack_network: bool = False) -> s
     Args:
         may_lack_network: a UserError that a network is not registered is one of them.
     """
-    from raypid.checkpoint import CheckpointError
-    from raypid.config import ConfigError
     from raypid.errors import UserError
-    from raypid.trust import UntrustedError
+    from raypid.plugins.trust import UntrustedError
+    from raypid.settings.config import ConfigError
+    from raypid.storage.checkpoint import CheckpointError
 
     try:
         check()
@@ -489,7 +489,7 @@ class Checkpoints(FolderLoader):
 
     def made(self) -> list[Path]:
         from raypid.agents import Agent
-        from raypid.checkpoint import save_checkpoint, write_policy
+        from raypid.storage.checkpoint import save_checkpoint, write_policy
 
         def extra(place: Path) -> None:
             write_policy(place / "policy", {"n": 1}, {"w": np.arange(4.0)})
@@ -513,7 +513,7 @@ class Checkpoints(FolderLoader):
         return folders
 
     def load(self, folder: Path) -> object:
-        from raypid import checkpoint
+        from raypid.storage import checkpoint
 
         checkpoint.find(folder.parent)
         checkpoint.best(folder.parent)
@@ -575,8 +575,8 @@ class Policies(FolderLoader):
 
     def load(self, folder: Path) -> object:
         import raypid
-        from raypid.deploy import environment_of
         from raypid.nn.policy import read_policy_weights
+        from raypid.run.deploy import environment_of
 
         spec, weights, info, _ = read_policy_weights(folder)
         raypid.load_policy(folder.parent)
@@ -638,7 +638,7 @@ class SettingsFiles(Loader):
         from raypid.errors import UserError
         from raypid.run.known_keys import check_stop, known_keys
         from raypid.run.resolve import resolve_config
-        from raypid.run_file import read_values
+        from raypid.settings.files import read_values
 
         def check() -> str:
             outcomes = []
@@ -700,11 +700,11 @@ class Results(Loader):
 
     def _write(self, params: bytes, results: bytes) -> Check:
         from raypid.errors import UserError
-        from raypid.reporting.comparison import compare, headline, make_side
-        from raypid.reporting.logger import RunLogger, read_params, read_results
-        from raypid.reporting.plots import curves
-        from raypid.reporting.runs import find_runs
-        from raypid.reporting.summary_table import summary_table
+        from raypid.report.comparison import compare, headline, make_side
+        from raypid.report.logger import RunLogger, read_params, read_results
+        from raypid.report.plots import curves
+        from raypid.report.runs import find_runs
+        from raypid.report.summary_table import summary_table
 
         def plot(folder: Path) -> object:
             return curves(find_runs([folder])[0], "timesteps_total")
@@ -843,7 +843,7 @@ class CommandLines(Loader):
         try:
             with (
                 mock.patch(f"{agent}.__init__", reached), mock.patch(f"{agent}.from_checkpoint", reached),
-                mock.patch("raypid.deploy.evaluate_policy", reached), mock.patch("raypid.reporting.runs.find_runs", reached),
+                mock.patch("raypid.run.deploy.evaluate_policy", reached), mock.patch("raypid.report.runs.find_runs", reached),
                 mock.patch("raypid.envs.list_envs", reached), mock.patch("raypid.cli.experiment._run", reached),
             ):  # fmt: skip
                 yield
@@ -967,8 +967,8 @@ def _import_everything() -> None:
     from rich import console, table
 
     from raypid.cli import COMMANDS
-    from raypid.config import Config, ModelConfig, type_hints
-    from raypid.registry import ALGORITHMS
+    from raypid.plugins.registry import ALGORITHMS
+    from raypid.settings.config import Config, ModelConfig, type_hints
 
     assert yaml and mock and console and table  # rich imports parts of itself when it first draws
     for settings_class in (Config, ModelConfig):

@@ -23,11 +23,11 @@ import torch
 from flags import positive
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.population import make_population
+from raypid.settings.config import ModelConfig
 from raypid.types import Array, flat_views
 
 CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from flags import several, whole
 
-from raypid.experiments.plan import read_plan
-from raypid.reporting.logger import read_results
-from raypid.reporting.run_folder import EVALUATION
-from raypid.reporting.statistics import mean_half_width
+from raypid.report.logger import read_results
+from raypid.report.run_folder import EVALUATION
+from raypid.report.statistics import mean_half_width
+from raypid.sweep.plan import read_plan
 from raypid.tune.exploit import EXPLOITS
 
 RESULTS = Path(__file__).parent / "results"

@@ -27,8 +27,8 @@ from reporting import markdown, save
 from torch import nn
 
 from raypid.algorithms.sac import SAC, SACConfig
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
+from raypid.settings.config import ModelConfig
 from raypid.types import Sample, Transition
 
 OBS, ACTIONS, HIDDEN, BATCH, GAMMA, TAU, LR = 17, 6, 256, 256, 0.99, 0.005, 3e-4

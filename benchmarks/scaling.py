@@ -70,8 +70,8 @@ def share_of(workers: int) -> float:
 
 def turns_of(agent: Any, algorithm: str) -> Iterator[Any]:
     """The agent's own loop, whose reports are wanted here."""
-    from raypid.registry import ALGORITHMS
-    from raypid.run import loops
+    from raypid.loops import loops
+    from raypid.plugins.registry import ALGORITHMS
 
     run = {"sync": loops.sync, "async": loops.asynchronous}[ALGORITHMS.get(algorithm).flow]
     return run(agent.context)

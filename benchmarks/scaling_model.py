@@ -22,7 +22,7 @@ import numpy as np
 from flags import positive, several, whole
 from reporting import markdown, save
 
-from raypid.run.loops import AsynchronousPlan, Context, asynchronous
+from raypid.loops.loops import AsynchronousPlan, Context, asynchronous
 from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
 from raypid.runtime.supervisor import WorkerGroup
 from raypid.runtime.weight_sources import ByReference

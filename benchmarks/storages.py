@@ -31,13 +31,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from raypid.config import ModelConfig
 from raypid.envs import EnvSpec, Step
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import Rollout
+from raypid.settings.config import ModelConfig
 from raypid.types import Report, Trajectory, Tree, Weights, tree_stack
 
 ROWS, STORAGES = 80, 60

@@ -24,7 +24,7 @@ from flags import positive, several, whole
 
 import raypid
 from raypid.envs import EnvSpec, make_vector
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 
 MORE: dict[tuple[str, str], dict[str, Any]] = {
     ("IMPALA", "ALE/Pong-v5"): {

@@ -61,8 +61,8 @@ RATIO = "-ratio"
 
 def same_ratio(task: dict[str, Any]) -> dict[str, Any]:
     """raypid's number of environments and its updates for each step, in the words of Stable-Baselines3."""
-    from raypid.registry import ALGORITHMS
-    from raypid.tuned import TUNED
+    from raypid.plugins.registry import ALGORITHMS
+    from raypid.settings.tuned import TUNED
 
     c = ALGORITHMS.get(task["algo"]).Config()
     c = c.replace({**TUNED.get((task["algo"], task["env"]), {}), **task.get("config", {})})

@@ -22,7 +22,7 @@ from learning import TASKS
 
 import raypid
 from raypid.run.reproduce import TUNED_TASKS, measure
-from raypid.tuned import FIRST_SEED, HEADINGS, TUNED, cells
+from raypid.settings.tuned import FIRST_SEED, HEADINGS, TUNED, cells
 
 STORE = Path(raypid.__file__).parent / "tuned_results.json"
 TABLE = Path(__file__).parent / "results" / "tuned.md"

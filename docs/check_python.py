@@ -19,7 +19,7 @@ from check_runs import OPEN, all_keys, check_end, check_experiments, check_parts
 import raypid
 from raypid.errors import UserError
 from raypid.nn.policy import DeployedPolicy
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.roles.evaluator import EVALUATION_METRICS
 from raypid.run.calls import settings_of
 from raypid.run.training import Training

@@ -20,15 +20,15 @@ import tables
 from raypid import cli
 from raypid.cli.list import KINDS
 from raypid.cli.train import _NAMED, flags_of
-from raypid.config import Config, ModelConfig, canonical, given_names, overlay
 from raypid.errors import UserError
-from raypid.experiments.experiment import experiments_from
-from raypid.experiments.variants import variants
-from raypid.marked import _read_yaml
-from raypid.registry import ENVS, NETWORKS
+from raypid.plugins.registry import ENVS, NETWORKS
 from raypid.run.known_keys import KnownKeys, check_stop, known_keys
-from raypid.run_file import _written, read_run, read_values
-from raypid.stops import read_stop
+from raypid.settings.config import Config, ModelConfig, canonical, given_names, overlay
+from raypid.settings.files import _written, read_run, read_values
+from raypid.settings.marked import _read_yaml
+from raypid.settings.stops import read_stop
+from raypid.sweep.experiment import experiments_from
+from raypid.sweep.variants import variants
 
 OPEN: Any = object()
 """A value that cannot be said without running the code."""

@@ -15,8 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import raypid
 from raypid.compat.names import PROMISED
-from raypid.config import Config, ModelConfig, type_hints
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
+from raypid.settings.config import Config, ModelConfig, type_hints
 
 FILE = Path(__file__).parents[1] / "raypid" / "agents.py"
 HEAD = '''\
@@ -55,8 +55,8 @@ def lines() -> Iterator[str]:
     yield HEAD
     for module, cls in sorted({(c.__module__, c.__name__) for c in configs.values()}):
         yield f"    from {module} import {cls}"
-    yield "    from raypid.config import ModelConfig"
-    yield "    from raypid.registry import Registries"
+    yield "    from raypid.settings.config import ModelConfig"
+    yield "    from raypid.plugins.registry import Registries"
     others = [name for name in names if f"{name}Agent" not in raypid._LAZY]
     yield "\n__all__ = ["
     yield from (f"    {name!r}," for name in sorted(names + [f"{name}Agent" for name in others]))

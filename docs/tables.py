@@ -20,12 +20,12 @@ from pathlib import Path
 
 from raypid.algorithms.base import Algorithm
 from raypid.compat.names import ALIASES, ANSWERS
-from raypid.config import Config, ConfigError, ModelConfig, Settings, describe_type, field_docs, type_hints
-from raypid.experiments.space import ranges_of
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.known_keys import known_keys
-from raypid.stops import SHORT
-from raypid.tuned import HEADINGS, TUNED, cells, record, shown
+from raypid.settings.config import Config, ConfigError, ModelConfig, Settings, describe_type, field_docs, type_hints
+from raypid.settings.stops import SHORT
+from raypid.settings.tuned import HEADINGS, TUNED, cells, record, shown
+from raypid.sweep.space import ranges_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "benchmarks" / "results" / "runs.csv"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from raypid.compat import paths
-from raypid.registry import (
+from raypid.plugins.registry import (
     AGENT_METHODS,
     AGENTS,
     ALGORITHMS,
@@ -19,20 +19,20 @@ from raypid.registry import (
     import_string,
     within_remote,
 )
-from raypid.registry import get_registry as get_registry
+from raypid.plugins.registry import get_registry as get_registry
 
 if TYPE_CHECKING:
     from raypid import roles as roles
     from raypid.agents import *  # noqa: F403
     from raypid.algorithms.intrinsic import IntrinsicReward as IntrinsicReward
     from raypid.callbacks import Callbacks as Callbacks
-    from raypid.envcheck.check import check_env as check_env
+    from raypid.check.check import check_env as check_env
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
     from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
     from raypid.outcome import Outcome as Outcome
-    from raypid.project import load_project as load_project
+    from raypid.plugins.project import load_project as load_project
     from raypid.run.agent import Agent as Agent
     from raypid.run.distributed import APPOAgent as APPOAgent
     from raypid.run.distributed import DistributedAgent as DistributedAgent
@@ -57,11 +57,11 @@ _LAZY = {
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
-    "check_env": "raypid.envcheck.check:check_env",
+    "check_env": "raypid.check.check:check_env",
     "Outcome": "raypid.outcome:Outcome",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
-    "load_project": "raypid.project:load_project",
+    "load_project": "raypid.plugins.project:load_project",
     "setup": "raypid.run.setup:setup",
     "train": "raypid.run.train:train",
 }

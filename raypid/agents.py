@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from raypid.algorithms.sqn import SQNConfig
     from raypid.algorithms.td3 import DDPGConfig
     from raypid.algorithms.td3 import TD3Config
-    from raypid.config import ModelConfig
-    from raypid.registry import Registries
+    from raypid.settings.config import ModelConfig
+    from raypid.plugins.registry import Registries
 
 __all__ = [
     'A2C',

@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def unflushed_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process saves need not outlast a power cut, so nothing waits until it is on the disk (test_checkpoint does)."""
-    from raypid import checkpoint
+    from raypid.storage import checkpoint
 
     monkeypatch.setattr(checkpoint, "_fsync", lambda path: None)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from raypid.config import Config, ModelConfig
 from raypid.errors import UserError
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve_config
+from raypid.settings.config import Config, ModelConfig
 
 NAMES = [name for name in ALGORITHMS.names() if ALGORITHMS.is_own(name)]
 VALUES: list[Any] = [

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raypid import checkpoint
-from raypid.checkpoint import (
+from raypid.storage import checkpoint
+from raypid.storage.checkpoint import (
     CheckpointError,
     best,
     checkpoint_name,
@@ -34,7 +34,7 @@ from raypid.checkpoint import (
     save_checkpoint,
     write_policy,
 )
-from raypid.plain_data import read_json
+from raypid.storage.plain_data import read_json
 
 DTYPES = (
     "bool i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16 >f4 >i8 U5 S3 M8[s] m8[ms] longdouble".split()
@@ -42,7 +42,7 @@ DTYPES = (
 )  # fmt: skip
 WRITER = """
 import sys, numpy as np
-from raypid.checkpoint import save_checkpoint, write_policy
+from raypid.storage.checkpoint import save_checkpoint, write_policy
 parent, n = sys.argv[1], 0
 while True:
     n += 1
@@ -446,6 +446,6 @@ def test_policy_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_no_torch_no_ray(tmp_path: Path) -> None:
-    code = "import sys; from raypid.checkpoint import *; write_policy(sys.argv[1], {}, {}); read_policy(sys.argv[1]); "
+    code = "import sys; from raypid.storage.checkpoint import *; write_policy(sys.argv[1], {}, {}); read_policy(sys.argv[1]); "
     code += "assert not {'torch', 'ray', 'gymnasium'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "policy")], check=True)

@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 import pytest
 
-from raypid.config import (
+from raypid.plugins.registry import ALGORITHMS
+from raypid.settings.config import (
     Config,
     ConfigError,
     ModelConfig,
@@ -21,8 +22,7 @@ from raypid.config import (
     parse_value,
     type_hints,
 )
-from raypid.marked import read_marked
-from raypid.registry import ALGORITHMS
+from raypid.settings.marked import read_marked
 
 ALL = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
 PPOConfig = ALL["PPO"]

@@ -14,11 +14,11 @@ import pytest
 from fuzz import AGENTS, sign
 
 import raypid
-from raypid import checkpoint
 from raypid.agents import Agent
-from raypid.checkpoint import CheckpointError
 from raypid.errors import UserError
 from raypid.replay.disk import ReplayDamaged
+from raypid.storage import checkpoint
+from raypid.storage.checkpoint import CheckpointError
 
 Change = Callable[[Any], object]
 
@@ -240,9 +240,9 @@ def test_arrays_that_declare_more_than_there_is(tmp_path: Path) -> None:
 
 
 def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> None:
-    from raypid.config import Config
-    from raypid.marked import read_marked
-    from raypid.reporting.logger import RunLogger, read_params, read_results
+    from raypid.report.logger import RunLogger, read_params, read_results
+    from raypid.settings.config import Config
+    from raypid.settings.marked import read_marked
 
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for one, other in zip("abcdefgh", "bcdefghi"):

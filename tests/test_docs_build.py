@@ -157,7 +157,7 @@ def test_a_defect_is_refused(checks: Any, planted: str) -> None:
 @pytest.mark.parametrize(
     "sound",
     [
-        "`raypid.PPO`, `raypid.config.Config.lr`, `raypid/algorithms/ppo.py`, `params.json`, `--num-workers 8`, `make docs`",
+        "`raypid.PPO`, `raypid.settings.config.Config.lr`, `raypid/algorithms/ppo.py`, `params.json`, `--num-workers 8`, `make docs`",
         "`rollout.collect(server.pull(), done)`, `report.num_steps`, `policy.json`, `np.uint8`, `self.config.lr`, `shard.add.remote(i, data)`",
         "`batch_size 64`, `learner/policy_loss`, `model.memory_size`, `my_model`, `my_package.envs:make_target`",
         "`raypid train --run SAC --buffer-size 100`, `raypid train --run ppo --env CartPole-v1 --num_workers 2`",

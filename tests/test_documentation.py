@@ -31,13 +31,13 @@ import yaml
 from gymnasium import spaces
 
 import raypid
-from raypid import saved_settings
 from raypid.cli import main
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import save_policy
-from raypid.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
+from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 from raypid.run.best import BestPolicy
+from raypid.settings import saved as saved_settings
+from raypid.settings.config import ModelConfig
 from raypid.types import Weights
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ import pytest
 
 import raypid
 from raypid.cli import main
-from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
+from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -17,7 +17,7 @@ import raypid
 from raypid.algorithms.ppo import PPO
 from raypid.cli import main
 from raypid.errors import CodeError, UserError
-from raypid.registry import ALGORITHMS, INTRINSIC_REWARDS, NETWORKS
+from raypid.plugins.registry import ALGORITHMS, INTRINSIC_REWARDS, NETWORKS
 
 SOURCE = Path(__file__).parent / "chaos" / "extension.py"
 PLACES: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ SMALL = {"env": "CartPole-v1", "seed": 0, "fragment_length": 64, "num_envs_per_w
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is forgotten after it, and Ray Tune, where it is imported, does not pickle all algorithms at each."""
-    monkeypatch.setattr("raypid.registry.when_added", [])
+    monkeypatch.setattr("raypid.plugins.registry.when_added", [])
     registries = (ALGORITHMS, INTRINSIC_REWARDS, NETWORKS)
     before = [dict(table._entries) for table in registries]
     yield

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import raypid
-from raypid import extras
 from raypid.cli import init, main
-from raypid.extras import OWN, PACKAGES, MissingPackage, install_command, install_hint, need
+from raypid.plugins import extras
+from raypid.plugins.extras import OWN, PACKAGES, MissingPackage, install_command, install_hint, need
 
 ROOT = Path(__file__).parent.parent
 SAVED = Path(__file__).parent / "fixtures" / "saved"
@@ -189,7 +189,7 @@ for argv in {[argv for argv, _ in REFUSED]!r}:
 for call in {[call for call, _ in CALLS]!r}:
     try:
         eval(call)
-    except raypid.extras.MissingPackage as error:
+    except raypid.plugins.extras.MissingPackage as error:
         print(json.dumps([2, f"raypid: {{error}}\\n"]))
 """)
     answers = [json.loads(line) for line in said.splitlines()]

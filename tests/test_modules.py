@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raypid.errors import UserError
-from raypid.modules import apart, import_named, located, names_file
+from raypid.plugins.modules import apart, import_named, located, names_file
 
 
 def test_names_are_taken_apart() -> None:

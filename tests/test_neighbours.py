@@ -11,10 +11,10 @@ import pytest
 
 import raypid
 from raypid import roles
-from raypid.checkpoint import find_policy
 from raypid.cli import main
 from raypid.errors import UserError
-from raypid.neighbours import near, nothing_at, refuse_file_name
+from raypid.storage.checkpoint import find_policy
+from raypid.storage.neighbours import near, nothing_at, refuse_file_name
 
 
 @pytest.fixture(autouse=True)

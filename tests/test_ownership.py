@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from raypid.checkpoint import find_policy, read_manifest, read_policy, save_checkpoint, write_policy
 from raypid.errors import UserError
-from raypid.ownership import (
+from raypid.storage.checkpoint import find_policy, read_manifest, read_policy, save_checkpoint, write_policy
+from raypid.storage.ownership import (
     MARKER,
     data_folder,
     is_signed,

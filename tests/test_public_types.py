@@ -13,7 +13,7 @@ import pytest
 
 import raypid
 from raypid import agents
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.agent import Agent
 
 ROOT = Path(__file__).parent.parent

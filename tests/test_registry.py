@@ -10,10 +10,10 @@ import pytest
 
 from raypid.algorithms.ppo import PPO
 from raypid.cli import COMMANDS
-from raypid.config import ModelConfig
 from raypid.envs import EnvError, resolve
 from raypid.errors import UserError
-from raypid.registry import ALGORITHMS, ENVS, NETWORKS, Registry, did_you_mean, import_string, suggest
+from raypid.plugins.registry import ALGORITHMS, ENVS, NETWORKS, Registry, did_you_mean, import_string, suggest
+from raypid.settings.config import ModelConfig
 
 
 def test_suggest_ignores_case_and_ranks() -> None:

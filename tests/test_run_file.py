@@ -12,11 +12,11 @@ import pytest
 
 import raypid
 from raypid.cli import main
-from raypid.config import ConfigError, Given
-from raypid.experiments.variants import WORDS
+from raypid.plugins.trust import UntrustedError
 from raypid.run.resolve import settle
-from raypid.run_file import VARIES, read_run
-from raypid.trust import UntrustedError
+from raypid.settings.config import ConfigError, Given
+from raypid.settings.files import VARIES, read_run
+from raypid.sweep.variants import WORDS
 
 SAVED = Path(__file__).parent / "fixtures" / "saved"
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "evaluation_interval": 0}

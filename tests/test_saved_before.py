@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 import raypid
-from raypid.checkpoint import find_policy, latest, load_checkpoint
 from raypid.cli import main
-from raypid.deploy import evaluate_policy
 from raypid.nn.policy import read_policy_weights
-from raypid.reporting.logger import read_params, read_results
-from raypid.reporting.plots import learning_curve
+from raypid.report.logger import read_params, read_results
+from raypid.report.plots import learning_curve
+from raypid.run.deploy import evaluate_policy
+from raypid.storage.checkpoint import find_policy, latest, load_checkpoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SAVED = FIXTURES / "saved"
@@ -92,7 +92,7 @@ SINCE_THEN = {
     "custom_args": {}, "gpu": None, "wait_for_room_s": 0.0, "noise_persistence": 1.0, "on_divergence": "stop", "max_rollbacks": 3,
     "agent": "default_agent", "agent_config": {}, "desired_kl": 0.0, "start_episodes": 0, "evaluation_num_envs": None,
 }  # fmt: skip
-"""Settings that 0.1.0 did not have -> what its runs did. Which value that is has to be thought of for each new one (raypid.changes)."""
+"""Settings that 0.1.0 did not have -> what its runs did. Which value that is has to be thought of for each new one (raypid.storage.changes)."""
 
 
 @pytest.mark.parametrize("name", RUNS)

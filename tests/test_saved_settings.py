@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import raypid
-from raypid import saved_settings
 from raypid.cli import main
 from raypid.errors import UserError
+from raypid.settings import saved as saved_settings
 
 ENTRY = {
     "algorithm": "PPO",

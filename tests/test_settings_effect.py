@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import raypid
-from raypid.config import Config, ConfigError, ModelConfig, overlay, type_hints
-from raypid.registry import ALGORITHMS, NETWORKS
+from raypid.plugins.registry import ALGORITHMS, NETWORKS
 from raypid.run.agent import Agent
 from raypid.run.known_keys import known_keys
+from raypid.settings.config import Config, ConfigError, ModelConfig, overlay, type_hints
 
 ROOT = Path(__file__).parent.parent
 CLOCKS = ("time_", "timing/", "env_steps_per_s")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raypid.config import ConfigError
-from raypid.stops import read_stop
+from raypid.settings.config import ConfigError
+from raypid.settings.stops import read_stop
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ import gymnasium
 import pytest
 
 import raypid
-from raypid.checkpoint import CheckpointError
 from raypid.cli import main
-from raypid.deploy import environment_of, evaluate_policy, record_video
 from raypid.envs import EnvSpec
-from raypid.ownership import mark_project
-from raypid.registry import ENVS, NETWORKS
-from raypid.reporting.plots import learning_curve
-from raypid.trust import UntrustedError, check_names
+from raypid.plugins.registry import ENVS, NETWORKS
+from raypid.plugins.trust import UntrustedError, check_names
+from raypid.report.plots import learning_curve
+from raypid.run.deploy import environment_of, evaluate_policy, record_video
+from raypid.storage.checkpoint import CheckpointError
+from raypid.storage.ownership import mark_project
 
 SAVED = Path(__file__).parent / "fixtures" / "saved"
 CODE = """
@@ -245,7 +245,7 @@ def test_names_that_are_registered_or_given(code: Code, foreign: Callable[..., P
     check_names(run, {"env": "ale_py:ALE/Pong-v5"}, trusted=True)
     for own in ("raypid.envs.toy:Catch", "envpool:Pong-v5", "raypid/Catch-v0"):
         check_names(run, {"env": own}, trusted=False)
-    for other in ("raypid.registry:import_string", "gymnasium:make", ":x", "os:", "\0:x", ".a:b"):
+    for other in ("raypid.plugins.registry:import_string", "gymnasium:make", ":x", "os:", "\0:x", ".a:b"):
         with pytest.raises(UntrustedError):
             check_names(run, {"env": other}, trusted=False)
 

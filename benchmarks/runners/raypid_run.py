@@ -6,7 +6,7 @@ import sys
 import time
 
 import raypid
-from raypid.tuned import TUNED
+from raypid.settings.tuned import TUNED
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--algo", required=True)

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import huber_loss
 
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from raypid.config import ModelConfig
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.torch_optimizers import FlatAdam
+from raypid.settings.config import ModelConfig
 
 
 @dataclass(kw_only=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType, SimpleNamespace
 
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 
 
 def __getattr__(name: str) -> ModuleType | SimpleNamespace:
@@ -12,7 +12,7 @@ def __getattr__(name: str) -> ModuleType | SimpleNamespace:
     run = {known.lower(): known for known in ALGORITHMS.names() if ALGORITHMS.is_own(known)}.get(name)
     if run is None:
         raise AttributeError(f"module 'raypid.algorithms' has no attribute {name!r}")
-    from raypid.registry import import_string
+    from raypid.plugins.registry import import_string
 
     algorithm = ALGORITHMS.get(run)
     return SimpleNamespace(**{

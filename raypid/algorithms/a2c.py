@@ -8,7 +8,7 @@ import numpy as np
 
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, ActorCriticT, step_metrics
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, mean
-from raypid.tunable import tunable
+from raypid.settings.ranges import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
 
 

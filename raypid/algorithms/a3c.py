@@ -7,8 +7,8 @@ from typing import Literal
 
 from raypid.algorithms.a2c import A2C, A2CConfig, AdvantageLoss
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, State
-from raypid.config import ConfigError
 from raypid.ops.normalizer import merge_moments, zero_moments
+from raypid.settings.config import ConfigError
 from raypid.types import Gradients, Moments, Trajectory, Weights, to_numpy
 
 _RETURN = "return_"

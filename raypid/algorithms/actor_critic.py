@@ -15,16 +15,16 @@ from raypid.algorithms.base import Algorithm, OptimizerConfig, Scalar, State, me
 from raypid.algorithms.intrinsic import IntrinsicReward, intrinsic_class
 from raypid.algorithms.joint_batch import Share, share_of_streams
 from raypid.algorithms.minibatches import Batch, Loss, LossGradient, Minibatch, Streams, cut
-from raypid.config import Config, ConfigError
 from raypid.errors import UserError, shown
-from raypid.extras import install_command, installed, need
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.optimizer import Optimizer
 from raypid.ops.normalizer import ROUNDING, ReturnScaler, merge_moments, moments_of
 from raypid.ops.returns import gae, next_values
-from raypid.tunable import tunable
+from raypid.plugins.extras import install_command, installed, need
+from raypid.settings.config import Config, ConfigError
+from raypid.settings.ranges import tunable
 from raypid.types import Array, Collective, Tensor, Trajectory, Update, flat_views, to_numpy, tree_map
 
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from raypid.algorithms.module_names import offer_defaults
 from raypid.algorithms.overrides import check_overrides
-from raypid.config import Config, ConfigError, unless
 from raypid.errors import UserError, shown
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.optimizer import Optimizer
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.normalizer import Moments, merge_moments, zero_moments
 from raypid.ops.optim import SGD, Adam, RMSProp, Stateful
-from raypid.tunable import tunable
+from raypid.settings.config import Config, ConfigError, unless
+from raypid.settings.ranges import tunable
 from raypid.types import Array, Collective, Gradients, Table, Tensor, Update, Weights, means
 
 Scalar: TypeAlias = "float | Array | Tensor"
@@ -217,7 +217,7 @@ class Parameters:
 
 
 State: TypeAlias = dict[str, Any]
-"""What `raypid.checkpoint` saves: nested dicts and lists of arrays, numbers and text."""
+"""What `raypid.storage.checkpoint` saves: nested dicts and lists of arrays, numbers and text."""
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 

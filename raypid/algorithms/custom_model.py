@@ -12,10 +12,10 @@ import numpy as np
 
 from raypid.algorithms.backprop import NumpyOptimizer
 from raypid.algorithms.base import FollowsGradients, GradientsConfig, OptimizerConfig, Parameters
-from raypid.config import Config, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
-from raypid.tunable import tunable
+from raypid.settings.config import Config, ModelConfig
+from raypid.settings.ranges import tunable
 
 
 @dataclass(kw_only=True, slots=True)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig, TransitionBatch, one_discrete
-from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.q_head import q_logits, q_values
-from raypid.tunable import tunable
+from raypid.settings.config import ConfigError, unless
+from raypid.settings.ranges import tunable
 from raypid.types import Tensor
 
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, AsynchronousConfig, OptimizerConfig, Parameters
-from raypid.config import Config, ConfigError, ModelConfig
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.population import initial_weights, make_population
 from raypid.ops.evolution import centered_ranks, noise_table, weighted_sum
 from raypid.ops.optim import SGD, Adam, RMSProp
-from raypid.tunable import Choices, of_model, tunable
+from raypid.settings.config import Config, ConfigError, ModelConfig
+from raypid.settings.ranges import Choices, of_model, tunable
 from raypid.types import Array, Fitness, Update, flat_views
 
 

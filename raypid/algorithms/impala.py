@@ -14,12 +14,12 @@ from raypid.algorithms.backprop import Evaluated
 from raypid.algorithms.base import AsynchronousConfig, State
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Minibatch, Streams
 from raypid.algorithms.ppo import CLIPPED_METRICS, ClippedLoss
-from raypid.config import unless
 from raypid.nn.distributions import array_module
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.returns import passes
 from raypid.ops.vtrace import vtrace
-from raypid.tunable import tunable
+from raypid.settings.config import unless
+from raypid.settings.ranges import tunable
 from raypid.types import Array, ArrayT, Trajectory, Update, Weights, matching
 
 

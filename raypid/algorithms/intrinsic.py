@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from raypid.algorithms.base import State
-from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import orthogonal
 from raypid.nn.pipeline import Inputs, Pipeline
@@ -24,7 +23,8 @@ from raypid.ops.normalizer import (
 )
 from raypid.ops.optim import Adam
 from raypid.ops.returns import next_values
-from raypid.registry import INTRINSIC_REWARDS
+from raypid.plugins.registry import INTRINSIC_REWARDS
+from raypid.settings.config import ConfigError
 from raypid.types import Array, Collective, Moments, Trajectory, flat_views, matching, tree_map
 
 

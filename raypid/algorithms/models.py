@@ -16,11 +16,11 @@ import numpy as np
 from raypid.algorithms.a2c import A2C
 from raypid.algorithms.actor_critic import ActorCritic
 from raypid.algorithms.ppo import PPO
-from raypid.config import Config, ModelConfig, coerce, field_docs, parse_value, type_hints
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.pipeline import nest
 from raypid.nn.policy import make_policy
+from raypid.settings.config import Config, ModelConfig, coerce, field_docs, parse_value, type_hints
 from raypid.types import Array, Trajectory, Tree, Weights, flat_rows, flat_views, to_numpy, tree_leaves
 
 Gradient = tuple[dict[str, Array], dict[str, float]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from raypid.registry import ALGORITHMS, import_string
+from raypid.plugins.registry import ALGORITHMS, import_string
 
 
 def offer_defaults(module: str, algorithm: str) -> None:

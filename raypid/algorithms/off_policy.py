@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 
 from raypid.algorithms.base import USUAL, Algorithm, Scalar, State, check_size, metric_tensors, square
-from raypid.config import Config, ConfigError, ModelConfig, unless
-from raypid.extras import need
 from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
-from raypid.tunable import tunable
+from raypid.plugins.extras import need
+from raypid.settings.config import Config, ConfigError, ModelConfig, unless
+from raypid.settings.ranges import tunable
 from raypid.types import Collective, Sample, Sequences, Tensor, Tree, Update, means, tree_leaves
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class OffPolicy(Algorithm[OffPolicyT]):
 
     @classmethod
     def replay_kind(cls, config: OffPolicyConfig) -> str:
-        """Return the kind of replay: a name in `raypid.registry.REPLAYS`, or "module:Class"."""
+        """Return the kind of replay: a name in `raypid.plugins.registry.REPLAYS`, or "module:Class"."""
         return "prioritized" if config.prioritized and config.priority_exponent else "uniform"
 
     @abstractmethod

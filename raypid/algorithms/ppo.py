@@ -13,9 +13,9 @@ import numpy as np
 from raypid.algorithms.actor_critic import ActorCritic, ActorCriticConfig, step_metrics
 from raypid.algorithms.base import USUAL, State, schedule
 from raypid.algorithms.minibatches import MAX_LOG_RATIO, Batch, Loss, LossGradient, mean
-from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.tunable import tunable
+from raypid.settings.config import ConfigError, ModelConfig, unless
+from raypid.settings.ranges import tunable
 from raypid.types import Array, Tensor, Trajectory, Update
 
 KL_STEP, LEAST_PART = 1.5, 0.02

@@ -14,9 +14,9 @@ import numpy as np
 
 from raypid.algorithms.dqn import DQN, DQNConfig, TDLoss, huber
 from raypid.algorithms.off_policy import Drawable
-from raypid.config import ConfigError, ModelConfig, unless
 from raypid.nn.q_head import q_values
-from raypid.tunable import Choices, of_model, tunable
+from raypid.settings.config import ConfigError, ModelConfig, unless
+from raypid.settings.ranges import Choices, of_model, tunable
 from raypid.types import Sample, Sequences, Tensor
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from raypid.algorithms.off_policy import (
     continuous,
     one_discrete,
 )
-from raypid.config import ConfigError
 from raypid.nn.network_spec import NetworkSpec
+from raypid.settings.config import ConfigError
 from raypid.types import Collective, Tensor, matching
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypid.algorithms.off_policy import CriticsConfig, PolicyAndCritics, TransitionBatch, continuous
-from raypid.config import ConfigError, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.tunable import tunable
+from raypid.settings.config import ConfigError, unless
+from raypid.settings.ranges import tunable
 from raypid.types import Tensor
 
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from raypid.algorithms.backprop import Evaluated, LearningNetwork
 from raypid.algorithms.minibatches import COLUMNS, Batch, Minibatch, Streams
-from raypid.config import Config, ConfigError
 from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork, on_device
 from raypid.nn.pipeline import Inputs
 from raypid.nn.torch_cells import Memory
+from raypid.settings.config import Config, ConfigError
 from raypid.types import Array, flat_rows, tree_map
 
 

@@ -22,13 +22,13 @@ from typing import NoReturn, TypeAlias
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, with_flags
 from raypid.errors import UserError, one_line, reason, shown
-from raypid.extras import install_hint
-from raypid.ownership import put_on_path
 from raypid.phases import Phases
-from raypid.project import find_project, foreign_project, not_imported
-from raypid.registry import ALGORITHMS, did_you_mean, unknown
-from raypid.reporting.status_line import StatusLine
-from raypid.reporting.streams import lenient_output
+from raypid.plugins.extras import install_hint
+from raypid.plugins.project import find_project, foreign_project, not_imported
+from raypid.plugins.registry import ALGORITHMS, did_you_mean, unknown
+from raypid.report.status_line import StatusLine
+from raypid.report.streams import lenient_output
+from raypid.storage.ownership import put_on_path
 
 MAX_THREADS = 1024
 COMMANDS = (

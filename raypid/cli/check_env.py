@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from raypid.cli.train import _add_arguments, at_least, flags_of
 from raypid.errors import UserError
-from raypid.registry import ENVS
-from raypid.run_file import read_values
+from raypid.plugins.registry import ENVS
+from raypid.settings.files import read_values
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -122,7 +122,7 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: wrong options.
     """
-    from raypid.envcheck.check import check_env
+    from raypid.check.check import check_env
 
     env = _env_of(options)
     settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}

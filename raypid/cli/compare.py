@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from raypid.cli.plot import tell_skipped
 from raypid.errors import UserError, shown
 from raypid.phases import phase
-from raypid.reporting.panel import aligned
+from raypid.report.panel import aligned
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.reporting.comparison import Comparison, Moment, Side
-    from raypid.reporting.run_folder import RunFolder
-    from raypid.reporting.statistics import Difference
+    from raypid.report.comparison import Comparison, Moment, Side
+    from raypid.report.run_folder import RunFolder
+    from raypid.report.statistics import Difference
 
 MOST_NOTES = 8
 """Notes below an answer."""
@@ -55,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: a folder holds no run or runs of several settings, or no two groups can be compared.
     """
-    from raypid.reporting.comparison import compare, headline, method_line, table_rows
+    from raypid.report.comparison import compare, headline, method_line, table_rows
 
     if options.lower and options.metric is None:
         raise UserError("--lower says that less of a metric is better: name it with --metric KEY.")
@@ -82,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _moment(text: str) -> Moment:
     """Read the place of `--at`."""
-    from raypid.reporting.comparison import Moment
+    from raypid.report.comparison import Moment
 
     number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = text.removeprefix(number)
@@ -100,8 +100,8 @@ def _moment(text: str) -> Moment:
 
 def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
     """The sides of the comparison, and notes. A single folder, or more than two of single runs, are put together by their settings."""
-    from raypid.reporting.comparison import Side, make_side
-    from raypid.reporting.runs import find_runs, group_by_seed
+    from raypid.report.comparison import Side, make_side
+    from raypid.report.runs import find_runs, group_by_seed
 
     found = []
     for path in paths:
@@ -126,7 +126,7 @@ def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
 
 def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunFolder]]) -> list[str]:
     """A name for each side: what sets its runs apart, or its folder if they have the settings of another side."""
-    from raypid.reporting.runs import group_by_seed
+    from raypid.report.runs import group_by_seed
 
     groups = group_by_seed([run for runs in found for run in runs])
     labels = []
@@ -142,7 +142,7 @@ def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunFolder]]) -> list
 
 def _plain(found: Comparison) -> dict[str, object]:
     """A comparison as JSON can hold it."""
-    from raypid.reporting.comparison import headline
+    from raypid.report.comparison import headline
 
     sides = [
         {

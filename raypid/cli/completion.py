@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from raypid.cli.list import KINDS
 from raypid.errors import UserError
-from raypid.extras import install_command
-from raypid.registry import AGENTS, ALGORITHMS, NETWORKS
+from raypid.plugins.extras import install_command
+from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -158,13 +158,13 @@ def _runs(prefix: str, **_: object) -> list[str]:
 
 
 def _tuned(**_: object) -> Iterable[str]:
-    from raypid import saved_settings
+    from raypid.settings import saved as saved_settings
 
     return saved_settings.names()
 
 
 def _entries(**_: object) -> Iterable[str]:
-    from raypid.tuned import TUNED
+    from raypid.settings.tuned import TUNED
 
     return (f"{algorithm}:{env}" for algorithm, env in TUNED)
 

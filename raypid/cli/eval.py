@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from raypid.cli.train import at_least
 from raypid.phases import phase
-from raypid.run_file import read_values
+from raypid.settings.files import read_values
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -45,10 +45,10 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: bad options, no policy, or an environment that does not fit it.
     """
-    from raypid.checkpoint import find_policy
-    from raypid.deploy import check_video, environment_of, evaluate_policy, record_video
     from raypid.roles.evaluator import cut_note
     from raypid.run.best import return_text
+    from raypid.run.deploy import check_video, environment_of, evaluate_policy, record_video
+    from raypid.storage.checkpoint import find_policy
 
     num_episodes: int = options.episodes
     video = None if options.video is None else Path(options.video)

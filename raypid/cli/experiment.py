@@ -7,9 +7,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from raypid.config import ConfigError, canonical, is_none, overlay
-from raypid.experiments.experiment import Experiment, check_experiments
-from raypid.experiments.plan import (
+from raypid.plugins.extras import need
+from raypid.plugins.modules import entry_name
+from raypid.report.panel import aligned
+from raypid.run.folder import check_folder
+from raypid.settings.config import ConfigError, canonical, is_none, overlay
+from raypid.settings.request import RunRequest
+from raypid.sweep.experiment import Experiment, check_experiments
+from raypid.sweep.plan import (
     PLAN,
     Planned,
     Trial,
@@ -21,11 +26,6 @@ from raypid.experiments.plan import (
     read_plan,
     rows_of,
 )
-from raypid.extras import need
-from raypid.modules import entry_name
-from raypid.reporting.panel import aligned
-from raypid.run.folder import check_folder
-from raypid.settings.request import RunRequest
 
 FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}

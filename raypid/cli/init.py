@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.errors import UserError, reason
-from raypid.extras import installed, pip
-from raypid.ownership import MARKER, mark_project, project_of, run_folder_of
-from raypid.project import registered
+from raypid.plugins.extras import installed, pip
+from raypid.plugins.project import registered
+from raypid.storage.ownership import MARKER, mark_project, project_of, run_folder_of
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError
-from raypid.registry import did_you_mean, suggest
-from raypid.reporting.panel import aligned
+from raypid.plugins.registry import did_you_mean, suggest
+from raypid.report.panel import aligned
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -121,7 +121,7 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
     from raypid.envs import list_envs
     from raypid.envs.ids import PACKAGES
     from raypid.envs.resolve import missing_package, module_of, register_packages
-    from raypid.extras import install_command, installed
+    from raypid.plugins.extras import install_command, installed
 
     if whole:
         register_packages()
@@ -150,7 +150,7 @@ def _env_row(name: str, package: str, install: str) -> dict[str, object]:
 
 def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
     """Print environments by package: names without their old versions, and what installs those that are missing."""
-    from raypid.reporting.runs import grouped
+    from raypid.report.runs import grouped
 
     by_package = grouped(rows, lambda row: str(row["package"]))
     order = list(dict.fromkeys([*(called for _, called in _PACKAGES), *by_package]))
@@ -200,7 +200,7 @@ def _actions(name: str) -> str:
 
 
 def _agents() -> list[dict[str, object]]:
-    from raypid.registry import AGENTS, ALGORITHMS
+    from raypid.plugins.registry import AGENTS, ALGORITHMS
 
     rows: list[dict[str, object]] = [
         {"name": name, "about": _ALGORITHMS.get(name) or _said_of(ALGORITHMS.get(name))} for name in ALGORITHMS.names()
@@ -230,14 +230,14 @@ _ALGORITHMS = {
 
 def _said_of(entry: object) -> str:
     """The first sentence of a docstring, or where a class without one is."""
-    from raypid.modules import entry_name
+    from raypid.plugins.modules import entry_name
 
     doc = " ".join((getattr(entry, "__doc__", None) or "").split())
     return re.split(r"(?<=[^.\d])\.(?=\s|$)", doc)[0] if doc else entry_name(entry)
 
 
 def _models() -> list[dict[str, object]]:
-    from raypid.registry import NETWORKS, is_model
+    from raypid.plugins.registry import NETWORKS, is_model
 
     return [{"name": name, "about": _said_of(NETWORKS.get(name))} for name in NETWORKS.names() if is_model(name)]
 
@@ -252,7 +252,7 @@ _NETWORKS = {
 
 
 def _networks() -> list[dict[str, object]]:
-    from raypid.registry import NETWORKS, is_model
+    from raypid.plugins.registry import NETWORKS, is_model
 
     names = [name for name in NETWORKS.names() if not is_model(name)]
     return [{"name": name, "about": _NETWORKS.get(name) or _said_of(NETWORKS.get(name))} for name in names]
@@ -266,9 +266,9 @@ _TUNED_ARE = (
 
 def _tuned() -> list[dict[str, object]]:
     """Tuned settings that come with raypid, with what is recorded of them; and those that searches have saved."""
-    from raypid import saved_settings
     from raypid.run.known_return import tuned_runs_here
-    from raypid.tuned import HEADINGS, TUNED, cells, record
+    from raypid.settings import saved as saved_settings
+    from raypid.settings.tuned import HEADINGS, TUNED, cells, record
 
     rows: list[dict[str, object]] = []
     for algorithm, env in sorted(TUNED):
@@ -290,7 +290,7 @@ def _tuned() -> list[dict[str, object]]:
 
 def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:
     """Print the settings that come with raypid as a table, and below it those that searches have saved."""
-    from raypid.tuned import HEADINGS, cells
+    from raypid.settings.tuned import HEADINGS, cells
 
     own = [row for row in rows if "recorded" in row]
     table = [("name", *HEADINGS, "")]

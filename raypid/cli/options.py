@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
-from raypid.config import Config, ModelConfig, Settings, field_docs, type_hints
 from raypid.errors import UserError
-from raypid.registry import other_names
-from raypid.tunable import SEARCH
+from raypid.plugins.registry import other_names
+from raypid.settings.config import Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.settings.ranges import SEARCH
 
 SETTING = "setting:"
 """How the destination of a setting's option begins."""

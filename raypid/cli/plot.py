@@ -14,7 +14,7 @@ from raypid.phases import phase
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.reporting.plots import Curve, XAxis
+    from raypid.report.plots import Curve, XAxis
 
 X_AXES: dict[str, XAxis] = {"steps": "timesteps_total", "time": "time_total_s"}
 
@@ -52,8 +52,8 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         ValueError: a folder holds no run, no result has the key `--y`, or the ending of `--out` is not a picture format.
     """
-    from raypid.reporting.plots import curves, draw, notes_on
-    from raypid.reporting.runs import find_runs
+    from raypid.report.plots import curves, draw, notes_on
+    from raypid.report.runs import find_runs
 
     x = X_AXES[args.x]
     with phase("reading", "reading the runs"):

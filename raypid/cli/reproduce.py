@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from raypid.cli.check_env import positive
 from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError, shown
-from raypid.registry import suggest
+from raypid.plugins.registry import suggest
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.run.reproduce import Measurement, Task
-    from raypid.tuned import Record
+    from raypid.settings.tuned import Record
 
 _LIST = "`raypid list tuned` shows all."
 _MOST_SEEDS = 1000
@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> int:
     """
     algorithm, env = _entry(options.entry)
     from raypid.run.reproduce import TUNED_TASKS, measure, prepare
-    from raypid.tuned import FIRST_SEED, record
+    from raypid.settings.tuned import FIRST_SEED, record
 
     task, recorded = TUNED_TASKS[algorithm, env], record(algorithm, env)
     limit = options.limit or task.seconds
@@ -108,9 +108,9 @@ def _entry(name: str | None) -> tuple[str, str]:
     Raises:
         UserError: there is none of this name.
     """
-    from raypid import saved_settings
     from raypid.envs.ids import bare
-    from raypid.tuned import TUNED
+    from raypid.settings import saved as saved_settings
+    from raypid.settings.tuned import TUNED
 
     entries = {f"{algorithm}:{env}": (algorithm, env) for algorithm, env in TUNED}
     if name is None:
@@ -130,7 +130,7 @@ def _entry(name: str | None) -> tuple[str, str]:
 
 def _show_record(task: Task, recorded: Record | None, limit: float) -> None:
     from raypid.run.reproduce import CHECK_EPISODES, CONFIRM_EPISODES, other_versions
-    from raypid.tuned import cells
+    from raypid.settings.tuned import cells
 
     print(f"{task.algo} on {task.env} with tuned settings, at most {limit:g} s of training a seed.")
     print(

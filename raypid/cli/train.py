@@ -14,26 +14,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid import project, run_file
-from raypid.arguments import declared, declares
 from raypid.cli import dashed
 from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder, option_of
-from raypid.config import Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.errors import UserError, shown
-from raypid.modules import entry_name, names_file
-from raypid.ownership import run_folder_of
-from raypid.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model, other_names
-from raypid.reporting.logger import read_params
-from raypid.reporting.run_folder import is_record
-from raypid.run_file import read_runs
+from raypid.plugins import project
+from raypid.plugins.arguments import declared, declares
+from raypid.plugins.modules import entry_name, names_file
+from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model, other_names
+from raypid.plugins.trust import check_names
+from raypid.report.logger import read_params
+from raypid.report.run_folder import is_record
+from raypid.settings import files as run_file
+from raypid.settings.config import Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
+from raypid.settings.files import read_runs
 from raypid.settings.request import RunRequest, join
-from raypid.stops import STEPS, read_stop
-from raypid.trust import check_names
+from raypid.settings.stops import STEPS, read_stop
+from raypid.storage.ownership import run_folder_of
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.experiments.experiment import Experiment
     from raypid.run.resolve import SettledRun
+    from raypid.sweep.experiment import Experiment
 
 _TEXTS = (
     "env",
@@ -213,8 +214,8 @@ def _name_from_files(named: argparse.Namespace) -> None:
 
 def _name_from_experiments(named: argparse.Namespace) -> None:
     """Fill in what all experiments of --file have in common, and no flag says."""
-    from raypid.experiments.experiment import blocks_of
-    from raypid.marked import read_marked
+    from raypid.settings.marked import read_marked
+    from raypid.sweep.experiment import blocks_of
 
     with contextlib.suppress(ValueError):  # main says what is wrong with it
         blocks = blocks_of(read_marked(named.file))
@@ -309,8 +310,8 @@ def _algorithm_in(folder: str | None, trust: bool) -> str | None:
         return None
     if name in ALGORITHMS:
         return name
-    from raypid.checkpoint import open_checkpoint
     from raypid.run.resolve import begun_run, saved_algorithm
+    from raypid.storage.checkpoint import open_checkpoint
 
     asked = RunRequest(trust=trust)
     if (begun := begun_run(Path(folder), asked)) is not None:
@@ -391,10 +392,10 @@ def request_of(options: argparse.Namespace) -> RunRequest:
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
-    from raypid.experiments.plan import check_run, experiments_in
-    from raypid.reporting.panel import make_progress
+    from raypid.report.panel import make_progress
     from raypid.run.resolve import settle, standing
     from raypid.run.stopping import already_finished
+    from raypid.sweep.plan import check_run, experiments_in
 
     request = request_of(options)
     place = request.out if request.resume is True else request.resume
@@ -424,7 +425,7 @@ def main(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace, run: SettledRun) -> int:
     """Build the agent, and run it to its end."""
     from raypid.phases import listening
-    from raypid.reporting.panel import make_progress
+    from raypid.report.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.reproduce import hints
     from raypid.run.resolve import look
@@ -528,8 +529,8 @@ def _experiments(options: argparse.Namespace, request: RunRequest) -> list[Exper
         ConfigError: something in it is wrong.
         UntrustedError: it lies in a run's folder, and names code that may not be imported.
     """
-    from raypid.experiments.experiment import read_experiments
-    from raypid.marked import read_marked
+    from raypid.settings.marked import read_marked
+    from raypid.sweep.experiment import read_experiments
 
     file, given = Path(options.file), overlay(request.recorded, request.settings)
     if run_folder_of(file) is not None:

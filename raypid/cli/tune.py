@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
 from raypid.cli.train import algorithm_name, at_least, settings_of
-from raypid.config import Config, ConfigError, renamed
 from raypid.envs.closing import ENDS
 from raypid.errors import UserError
-from raypid.registry import ALGORITHMS
-from raypid.run_file import read_values
-from raypid.stops import read_stop
+from raypid.plugins.registry import ALGORITHMS
+from raypid.settings.config import Config, ConfigError, renamed
+from raypid.settings.files import read_values
+from raypid.settings.stops import read_stop
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.experiments.search import Search, Task
-    from raypid.experiments.search_report import Proof
+    from raypid.sweep.search import Search, Task
+    from raypid.sweep.search_report import Proof
 
 INTERRUPTED = 130
 GOAL = "evaluation/episode_reward_mean"
@@ -118,11 +118,11 @@ def main(options: argparse.Namespace) -> int:
         raise ConfigError(
             "raypid tune needs Linux or macOS, on Windows WSL 2: it ends trials by their groups of processes."
         )
-    from raypid.experiments.processes import TrialProcesses
-    from raypid.experiments.search import Search, write_search
-    from raypid.experiments.search_report import Proof, answer, write_report
-    from raypid.outputs import check_folder_writable
     from raypid.run.folder import lock_folder
+    from raypid.storage.outputs import check_folder_writable
+    from raypid.sweep.processes import TrialProcesses
+    from raypid.sweep.search import Search, write_search
+    from raypid.sweep.search_report import Proof, answer, write_report
 
     task, plan, trials, out, more = _resumed(options) if options.resume else _new(options)
     tell = (lambda text: None) if options.quiet else partial(print, flush=True)
@@ -168,9 +168,9 @@ def _save(search: Search, proof: Proof, name: str) -> str | None:
     Raises:
         Unwritten: the disk is full.
     """
-    from raypid import saved_settings
-    from raypid.experiments.search_report import reached
-    from raypid.outputs import Unwritten, explained, replacing
+    from raypid.settings import saved as saved_settings
+    from raypid.storage.outputs import Unwritten, explained, replacing
+    from raypid.sweep.search_report import reached
 
     entry, file = _entry(search, reached(search, proof), proof.verdict), search.out / saved_settings.BEST
     with explained(file), replacing(file) as beside:
@@ -208,11 +208,11 @@ def _new(options: argparse.Namespace) -> Any:
     Raises:
         UserError: what is wrong with an option.
     """
-    from raypid import saved_settings
-    from raypid.experiments.budget import RAY_TURN_S, TURN_S, make_plan, read_seconds
-    from raypid.experiments.search import SEARCH, Task
-    from raypid.experiments.search_trials import TRIALS, read_trials
     from raypid.runtime.resources import num_cores
+    from raypid.settings import saved as saved_settings
+    from raypid.sweep.budget import RAY_TURN_S, TURN_S, make_plan, read_seconds
+    from raypid.sweep.search import SEARCH, Task
+    from raypid.sweep.search_trials import TRIALS, read_trials
 
     if options.run is None:
         raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
@@ -267,7 +267,7 @@ def _resumed(options: argparse.Namespace) -> Any:
     Raises:
         UserError: the folder holds none, or options are given that a search has from its beginning.
     """
-    from raypid.experiments.search import read_search
+    from raypid.sweep.search import read_search
 
     task, plan, trials, more = read_search(Path(options.resume))
     kept = ("--resume", "--quiet", "tune")
@@ -312,8 +312,8 @@ def _below(task: Task, concurrent: int) -> dict[str, object]:
 
 
 def _headline(search: Search) -> str:
-    from raypid.experiments.budget import shown_seconds
-    from raypid.experiments.space import as_text
+    from raypid.sweep.budget import shown_seconds
+    from raypid.sweep.space import as_text
 
     plan, task = search.plan, search.task
     return (
@@ -334,7 +334,7 @@ _MACHINE = (
 def _entry(search: Search, text: str, shown: str) -> dict[str, object]:
     """What is saved of the settings found."""
     from raypid import __version__
-    from raypid.experiments.space import nested
+    from raypid.sweep.space import nested
 
     task = search.task
     assert search.found is not None

@@ -26,7 +26,7 @@ from raypid.envs.resolve import portable as portable
 from raypid.envs.resolve import resolve as resolve
 from raypid.envs.vector import Step as Step
 from raypid.envs.vector import VectorEnv as VectorEnv
-from raypid.registry import ENVS, check_methods, check_name, within_remote
+from raypid.plugins.registry import ENVS, check_methods, check_name, within_remote
 
 Creator = TypeVar("Creator")
 

@@ -22,7 +22,6 @@ from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from raypid.arguments import arguments
 from raypid.envs.adapter import Adapted, parameters, takes
 from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
@@ -35,8 +34,9 @@ from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, InProcess
-from raypid.extras import install_command
-from raypid.registry import did_you_mean
+from raypid.plugins.arguments import arguments
+from raypid.plugins.extras import install_command
+from raypid.plugins.registry import did_you_mean
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")

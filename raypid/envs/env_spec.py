@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raypid.modules import name_of
+from raypid.plugins.modules import name_of
 
 VECTORIZERS = ("auto", "native", "envpool", "ale", "sync", "threads", "processes", "async")
 

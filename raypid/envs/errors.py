@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raypid.errors import HEAD as HEAD
 from raypid.errors import CodeError, UserError
-from raypid.extras import install_hint
+from raypid.plugins.extras import install_hint
 
 _HERE = str(Path(__file__).parent)
 _PACKAGE = str(Path(__file__).parents[1])

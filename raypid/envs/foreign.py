@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import gymnasium
 
 from raypid.envs.errors import EnvError
-from raypid.registry import by_name
+from raypid.plugins.registry import by_name
 
 
 class ForeignEnv(EnvError):

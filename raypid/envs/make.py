@@ -22,7 +22,7 @@ from raypid.envs.forked import Forked, ForkedLost
 from raypid.envs.observation_checks import to_tree
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import VectorEnv
-from raypid.registry import did_you_mean
+from raypid.plugins.registry import did_you_mean
 from raypid.spaces import Space
 from raypid.types import Tree, tree_concat
 

@@ -23,10 +23,10 @@ from raypid.envs.foreign import refuse, refuse_name
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
 from raypid.errors import UserError
-from raypid.extras import extra_of, install_command, installed
-from raypid.modules import apart, defined, import_named, located, names_file
-from raypid.ownership import path_hint
-from raypid.registry import ENVS, suggest, within_remote
+from raypid.plugins.extras import extra_of, install_command, installed
+from raypid.plugins.modules import apart, defined, import_named, located, names_file
+from raypid.plugins.registry import ENVS, suggest, within_remote
+from raypid.storage.ownership import path_hint
 
 GYM_PACKAGES = {
     "gymnasium.envs.box2d": "Box2D",

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.errors import ConfigError
-from raypid.modules import name_of
 from raypid.nn.network_spec import DISTRIBUTIONS, ActionLeaf, Leaf, NetworkSpec, PipelineSpec
 from raypid.nn.numpy_cells import STEPS
-from raypid.registry import NETWORKS, is_model
+from raypid.plugins.modules import name_of
+from raypid.plugins.registry import NETWORKS, is_model
+from raypid.settings.config import ModelConfig
 from raypid.spaces import Space, SpaceLeaf, space_leaves, space_to_json
 from raypid.types import Array, Tree, tree_leaves
 

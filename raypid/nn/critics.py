@@ -15,7 +15,7 @@ from torch.autograd.function import FunctionCtx
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import ACTIVATIONS, Encoders, TorchInputs, UserModule, affine, example_inputs, held, layer_norm
 from raypid.nn.numpy_mlp import orthogonal
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
 from raypid.types import Collective
 
 _MOMENTUM = 0.01

@@ -13,7 +13,7 @@ import numpy as np
 from raypid.errors import UserError, reason, shown
 from raypid.nn.network_spec import Leaf, NetworkSpec
 from raypid.nn.pipeline import nest
-from raypid.registry import suggest
+from raypid.plugins.registry import suggest
 from raypid.types import Array, Tree, to_numpy
 
 

@@ -6,9 +6,9 @@ import inspect
 
 import numpy as np
 
-from raypid.config import Config, unless
 from raypid.nn.network_spec import NetworkSpec
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
+from raypid.settings.config import Config, unless
 
 
 def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:

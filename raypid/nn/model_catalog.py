@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Generic, TypeAlias
 
 import numpy as np
 
-from raypid.config import ModelConfig, nested
-from raypid.extras import need
 from raypid.nn.catalog import action_leaf, build_spec
 from raypid.nn.distributions import ActionDistribution as ActionDistribution
 from raypid.nn.distributions import Categorical as Categorical
 from raypid.nn.distributions import Deterministic as Deterministic
 from raypid.nn.distributions import DiagGaussian as DiagGaussian
 from raypid.nn.distributions import JointDistribution, array_module
+from raypid.plugins.extras import need
+from raypid.settings.config import ModelConfig, nested
 from raypid.spaces import Space, space_leaves
 from raypid.types import Array, ArrayT, Tree, TreeOf, to_numpy, tree_map
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from raypid.extras import need
 from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.nn.numpy_cells import initial_memory, join_state, reset_memory, split_state
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.nn.q_head import q_values
+from raypid.plugins.extras import need
 from raypid.types import Array, Moments, Trajectory, Tree, Weights, to_numpy, tree_leaves, tree_map
 
 if TYPE_CHECKING:

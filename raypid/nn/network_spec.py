@@ -242,7 +242,7 @@ _hints: Callable[[type], dict[str, Any]] = functools.cache(get_type_hints)
 
 def _from_plain(cls: type[S], values: dict[str, Any], **parts: object) -> S:
     """Build a dataclass from values of JSON, whose types are checked, and from `parts` that are built already."""
-    from raypid.config import coerce  # not needed by workers, whose spec is built already
+    from raypid.settings.config import coerce  # not needed by workers, whose spec is built already
 
     hints = _hints(cls)
     if unknown := values.keys() - hints.keys():

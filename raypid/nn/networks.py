@@ -23,7 +23,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import factorised_noise, initial_mlp
 from raypid.nn.pipeline import Inputs, InputsOf
 from raypid.nn.torch_cells import Memory, unroll
-from raypid.registry import NETWORKS, called
+from raypid.plugins.registry import NETWORKS, called
 from raypid.types import Array, flat_views
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "silu": nn.functional.silu}

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import CheckpointError, find_policy, read_policy, refusing, write_policy
 from raypid.errors import UserError
 from raypid.nn.network_policy import ActorCriticPolicy, ActorPolicy, NetworkPolicy, QPolicy
 from raypid.nn.network_spec import NetworkSpec, check_weights
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
+from raypid.storage.checkpoint import CheckpointError, find_policy, read_policy, refusing, write_policy
 from raypid.types import Array, Tree, Weights, matching, tree_leaves, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
@@ -212,7 +212,7 @@ def check_network_name(path: str | Path, spec: NetworkSpec, *, trusted: bool) ->
     Raises:
         UntrustedError: it is a class that may not.
     """
-    from raypid.trust import check_names  # not for workers, which load no folders
+    from raypid.plugins.trust import check_names  # not for workers, which load no folders
 
     entry = spec.network if spec.network in NETWORKS or not spec.target else spec.target
     check_names(path, {"network": entry, "custom": spec.custom}, trusted=trusted)

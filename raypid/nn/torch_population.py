@@ -14,7 +14,7 @@ from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.pipeline import Inputs, InputsOf
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
 from raypid.types import Array, flat_views
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from raypid.arguments import arguments
 from raypid.errors import UserError
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.pipeline import nest
 from raypid.nn.user_model import Model, ModelPolicy, Parts, facts_of
-from raypid.registry import AGENT_METHODS, AGENTS, called, check_methods
+from raypid.plugins.arguments import arguments
+from raypid.plugins.registry import AGENT_METHODS, AGENTS, called, check_methods
 from raypid.types import Array, Gradients, Trajectory, Weights, tree_leaves
 
 T = TypeVar("T")

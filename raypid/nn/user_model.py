@@ -8,12 +8,12 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from raypid.arguments import arguments
 from raypid.errors import ConfigError, UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.ops.returns import gae, next_values
-from raypid.registry import MODEL_METHODS, NETWORKS, called, check_methods
+from raypid.plugins.arguments import arguments
+from raypid.plugins.registry import MODEL_METHODS, NETWORKS, called, check_methods
 from raypid.types import Array, Trajectory, Tree, Weights, as_tree, flat_rows, flat_views, to_numpy, tree_leaves
 
 Parts: TypeAlias = object

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from raypid.checkpoint import refusing, sha256_of
 from raypid.errors import UserError
 from raypid.ops.sum_tree import importance
-from raypid.registry import REPLAYS
+from raypid.plugins.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
 from raypid.replay.disk import (
     CHANGING,
@@ -33,6 +32,7 @@ from raypid.replay.disk import (
     write_rows,
 )
 from raypid.state_tree import fingerprint
+from raypid.storage.checkpoint import refusing, sha256_of
 from raypid.types import Array, Sample, Sequences
 
 _ROUNDS = 100

@@ -22,10 +22,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from raypid.checkpoint import CheckpointError, confined, read_json, sha256_of, write_arrays
 from raypid.errors import shown
-from raypid.outputs import Unwritten
 from raypid.replay.buffer import LINKS, NO_ROW, Buffer
+from raypid.storage.checkpoint import CheckpointError, confined, read_json, sha256_of, write_arrays
+from raypid.storage.outputs import Unwritten
 from raypid.types import Array
 
 PIECE_BYTES = 64 * 2**20

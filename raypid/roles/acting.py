@@ -19,7 +19,7 @@ from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import DiscountedReturns
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
 from raypid.roles.divergence import check_action, quiet
 from raypid.types import Array, Tree, tree_map
 

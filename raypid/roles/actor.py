@@ -10,12 +10,12 @@ import gymnasium
 import numpy as np
 
 from raypid.algorithms.base import Algorithm
-from raypid.config import Config
 from raypid.envs.infos import Info
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import Rollout
+from raypid.settings.config import Config
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
 

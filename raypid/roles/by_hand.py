@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from raypid.checkpoint import CheckpointError, refusing
 from raypid.errors import UserError, reason
-from raypid.neighbours import nothing_at
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
 from raypid.replay.base import replay_factory
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import Evaluation, Order, Recorder
@@ -47,13 +45,15 @@ from raypid.roles.parameter_server import ParameterServer as _ParameterServer
 from raypid.roles.replay_learner import ShardLearner
 from raypid.roles.rollout import Rollout as _Rollout
 from raypid.roles.rollout import RolloutWorker
+from raypid.storage.checkpoint import CheckpointError, refusing
+from raypid.storage.neighbours import nothing_at
 from raypid.types import Array, Fitness, Gradients, Moments, Report, Sample, Trajectory, Weights
 
 if TYPE_CHECKING:
     from raypid.algorithms.base import Algorithm
-    from raypid.config import Config
     from raypid.nn.network_spec import NetworkSpec
     from raypid.replay.buffer import ReplaySpec
+    from raypid.settings.config import Config
 
 Collected: TypeAlias = Trajectory | Gradients | Fitness
 """What workers of an algorithm send: most send trajectories, A3C gradients, ES and ARS fitness."""

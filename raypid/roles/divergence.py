@@ -14,7 +14,7 @@ from raypid.types import Array, Fitness, Gradients, Tree, Update, to_numpy, tree
 
 if TYPE_CHECKING:
     from raypid.algorithms.base import Algorithm
-    from raypid.config import Config
+    from raypid.settings.config import Config
 
 quiet = np.errstate(all="ignore")
 """Decorator: what is not finite is found by the checks here, so NumPy says nothing of it."""

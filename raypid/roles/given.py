@@ -15,11 +15,11 @@ import numpy as np
 
 from raypid.algorithms.base import check_table
 from raypid.errors import ConfigError, UserError, shown
-from raypid.neighbours import refuse_file_name
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.replay.buffer import row_shapes
+from raypid.storage.neighbours import refuse_file_name
 from raypid.types import Array, Fitness, Gradients, Report, Sample, Table, Trajectory, Tree, Weights, tree_leaves
 
 _CONTENTS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Trajectory, Gradients, Fitness)}

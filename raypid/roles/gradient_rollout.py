@@ -9,12 +9,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from raypid.algorithms.base import Algorithm
-from raypid.checkpoint import refusing
-from raypid.config import Config
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration, NetworkPolicy
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.rollout import FragmentWorker, WorkerState
+from raypid.settings.config import Config
+from raypid.storage.checkpoint import refusing
 from raypid.types import Gradients, Report, Trajectory, Weights
 
 MAX_FRAGMENTS = 100

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, State
-from raypid.checkpoint import CheckpointError, refusing
-from raypid.config import Config
 from raypid.errors import Diverged, UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import Moments, merge_moments
 from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
 from raypid.roles.divergence import check_update, is_sound
+from raypid.settings.config import Config
 from raypid.state_tree import fingerprint
+from raypid.storage.checkpoint import CheckpointError, refusing
 from raypid.types import (
     Collective,
     Fitness,

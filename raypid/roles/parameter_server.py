@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from raypid.checkpoint import find_policy
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
 from raypid.roles.given import NetworkCheck, check_folder, check_whole
+from raypid.storage.checkpoint import find_policy
 from raypid.types import Array, Weights
 
 Parameters: TypeAlias = tuple[int, dict[str, Array]]

@@ -10,7 +10,6 @@ from typing import TypedDict
 
 import numpy as np
 
-from raypid.checkpoint import refusing
 from raypid.envs import Step, stream_seeds
 from raypid.nn.network_policy import Acted, Exploration
 from raypid.nn.numpy_cells import split_state
@@ -20,6 +19,7 @@ from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, register_
 from raypid.roles.divergence import quiet
 from raypid.roles.evaluator import Evaluation, Evaluator, Order
 from raypid.roles.lasting_noise import LastingNoise, LastingNoiseState
+from raypid.storage.checkpoint import refusing
 from raypid.types import Array, Final, Report, Trajectory, Tree, Weights, tree_concat, tree_map, tree_stack
 
 _RESTARTED = 1_000_000

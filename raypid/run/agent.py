@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from raypid import checkpoint
-from raypid.address import NotJoined
-from raypid.config import ConfigError
 from raypid.errors import shown
 from raypid.outcome import Outcome
-from raypid.registry import ALGORITHMS, Registries, get_registry
+from raypid.plugins.registry import ALGORITHMS, Registries, get_registry
 from raypid.run.calls import algorithm_of, request_of
 from raypid.run.resolve import ResolvedRun, SettledRun, look, resolve, settle
 from raypid.run.training import Training
-from raypid.run_file import OPTIONS
+from raypid.settings.address import NotJoined
+from raypid.settings.config import ConfigError
+from raypid.settings.files import OPTIONS
+from raypid.storage import checkpoint
 
 if TYPE_CHECKING:  # `train` alone does without, and starts sooner
-    from raypid.reporting.panel import Progress
+    from raypid.report.panel import Progress
     from raypid.run.run import RunOptions
 
 
@@ -187,7 +187,7 @@ class Agent(Training):
             ConfigError: a stop criterion or a count that does not fit, or the folder holds another run; nothing has been trained then.
             RuntimeError: the agent is closed.
         """
-        from raypid.reporting.notebook import progress_here
+        from raypid.report.notebook import progress_here
         from raypid.run.known_keys import check_stop, known_keys
         from raypid.run.run import Run, RunOptions
 

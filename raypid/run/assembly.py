@@ -16,16 +16,16 @@ from raypid.algorithms.base import AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.callbacks import Callbacks
-from raypid.config import Config, ConfigError
-from raypid.modules import apart, entry_name, names_file
+from raypid.loops.loops import AsynchronousPlan, Context, ReplayPlan, Workers
+from raypid.loops.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import DiscountedReturns
 from raypid.phases import phase
-from raypid.registry import NETWORKS
+from raypid.plugins.modules import apart, entry_name, names_file
+from raypid.plugins.registry import NETWORKS
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec, row_shapes
-from raypid.replay.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.by_hand import rollout_factory
@@ -35,7 +35,6 @@ from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout
 from raypid.run.evaluation import Evaluations
 from raypid.run.known_keys import kinds_of_losses
-from raypid.run.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.run.placement import place
 from raypid.run.resolve import AlgorithmClass, ResolvedRun, env_spec_of
 from raypid.runtime.collective import TorchCollective
@@ -45,6 +44,7 @@ from raypid.runtime.plan import Placement
 from raypid.runtime.resources import ResourceError, limit_threads, num_cores
 from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.settings.config import Config, ConfigError
 
 _PLACE_SECONDS = 60.0
 

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from raypid.checkpoint import BEST, OLD_BEST, CheckpointError, refusing
 from raypid.nn.policy import read_policy_weights
 from raypid.run.evaluation import Played
 from raypid.run.training import Training
+from raypid.storage.checkpoint import BEST, OLD_BEST, CheckpointError, refusing
 from raypid.types import Weights
 
 MIN_FINAL_EPISODES = 10

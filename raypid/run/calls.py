@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raypid.config import Config, ConfigError, Given, overlay
 from raypid.errors import shown
-from raypid.registry import ALGORITHMS, by_name
-from raypid.run_file import read_runs
+from raypid.plugins.registry import ALGORITHMS, by_name
+from raypid.settings.config import Config, ConfigError, Given, overlay
+from raypid.settings.files import read_runs
 from raypid.settings.request import RunRequest, join
 
 
@@ -106,7 +106,7 @@ def algorithm_of(run: object) -> str:
     if isinstance(run, type) and hasattr(run, "Config"):
         if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
             raise ConfigError(
-                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.config.Config or of another algorithm's "
+                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.settings.config.Config or of another algorithm's "
                 f"Config, not {shown(run.Config)}."
             )
         if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:

@@ -12,24 +12,24 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import ClassVar
 
-from raypid import checkpoint
 from raypid.algorithms.base import Algorithm
-from raypid.config import Config, ConfigError, overlay
 from raypid.envs import entry_of
-from raypid.extras import need
-from raypid.modules import entry_name
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
-from raypid.registry import ALGORITHMS
-from raypid.reporting.panel import IntervalLines
+from raypid.plugins.extras import need
+from raypid.plugins.modules import entry_name
+from raypid.plugins.registry import ALGORITHMS
+from raypid.report.panel import IntervalLines
 from raypid.roles.actor import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import new_run_folder
 from raypid.run.resolve import look, settle
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.resources import ResourceError
+from raypid.settings.config import Config, ConfigError, overlay
 from raypid.settings.request import RunRequest
+from raypid.storage import checkpoint
 from raypid.types import Trajectory, Update
 
 _OURS = {

@@ -15,17 +15,17 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from raypid import checkpoint
-from raypid.changes import CHANGES, described, later
 from raypid.errors import UserError, one_line
-from raypid.neighbours import nothing_at
-from raypid.outputs import ERRORS
-from raypid.registry import ALGORITHMS
-from raypid.reporting.panel import PARTS, advice_on, bottleneck, workers_pay
-from raypid.reporting.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
-from raypid.reporting.runs import why_without_results
+from raypid.plugins.registry import ALGORITHMS
+from raypid.report.panel import PARTS, advice_on, bottleneck, workers_pay
+from raypid.report.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
+from raypid.report.runs import why_without_results
 from raypid.run.known_return import remedies, shortfall
 from raypid.runtime.resources import num_cores
+from raypid.storage import checkpoint
+from raypid.storage.changes import CHANGES, described, later
+from raypid.storage.neighbours import nothing_at
+from raypid.storage.outputs import ERRORS
 from raypid.types import Array
 
 Severity: TypeAlias = Literal["error", "warning", "note"]

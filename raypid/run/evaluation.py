@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from raypid.config import Config
+from raypid.loops.loops import Context
 from raypid.phases import phase
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import CONFIRM_EPISODES, Evaluation, Evaluator, Order, cut_note
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
-from raypid.run.loops import Context
 from raypid.runtime.handle import ArgumentLost, Future, Handle, WorkerLost
 from raypid.runtime.supervisor import GRACE_S, Losses, WorkerGroup
+from raypid.settings.config import Config
 from raypid.types import Weights
 
 NICENESS = 10

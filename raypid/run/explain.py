@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from raypid.address import ENVIRONMENT, chosen
 from raypid.algorithms.base import USUAL
-from raypid.changes import Change, described
-from raypid.config import Config, Source, is_none, overlay
-from raypid.modules import entry_name, to_json
 from raypid.nn.idle_settings import idle_settings
+from raypid.plugins.modules import entry_name, to_json
 from raypid.run.assembly import learner_threads
 from raypid.run.resolve import ResolvedRun
 from raypid.runtime.plan import NodeShare
+from raypid.settings.address import ENVIRONMENT, chosen
+from raypid.settings.config import Config, Source, is_none, overlay
+from raypid.storage.changes import Change, described
 
 DEFAULT = "default"
 _GROUPS: dict[str, tuple[str, ...]] = {

@@ -9,11 +9,11 @@ from raypid.algorithms.actor_critic import ActorCriticConfig
 from raypid.algorithms.base import Algorithm
 from raypid.algorithms.intrinsic import intrinsic_class
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.config import Config, ConfigError
 from raypid.errors import shown
-from raypid.registry import ALGORITHMS, suggest
+from raypid.plugins.registry import ALGORITHMS, suggest
 from raypid.roles.evaluator import EVALUATION_METRICS
-from raypid.stops import SHORT, read_stop
+from raypid.settings.config import Config, ConfigError
+from raypid.settings.stops import SHORT, read_stop
 
 _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raypid.envs.screen import draws_mujoco
-from raypid.extras import has
-from raypid.tuned import TUNED, Record, records
+from raypid.plugins.extras import has
+from raypid.settings.tuned import TUNED, Record, records
 
 CLOSE = 0.1
 """Fraction of the known return by which a run may miss it."""
@@ -93,7 +93,7 @@ def tuned_runs_here(run: str, env: object) -> bool:
     """Whether these tuned settings can run here: without torch, no replay and no memory."""
     if has("torch"):
         return True
-    from raypid.registry import ALGORITHMS
+    from raypid.plugins.registry import ALGORITHMS
 
     model = TUNED.get((run, str(env)), {}).get("model")
     network = model.get("network", "mlp") if isinstance(model, Mapping) else "mlp"

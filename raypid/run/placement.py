@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from raypid.address import chosen
-from raypid.changes import differences
-from raypid.config import Config, ConfigError, gpu_ids
 from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
 from raypid.run.resolve import ResolvedRun
@@ -26,6 +23,9 @@ from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.plan import CPU, GPU, STORE, Node, Placement, all_places, plan, plan_around
 from raypid.runtime.resources import Has, Needs, ResourceError, Value, num_cores, num_gpus, preflight
+from raypid.settings.address import chosen
+from raypid.settings.config import Config, ConfigError, gpu_ids
+from raypid.storage.changes import differences
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend

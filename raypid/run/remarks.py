@@ -6,18 +6,18 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from raypid.modules import entry_name
-from raypid.ownership import why_unsigned
 from raypid.phases import Phases, listening, parts_text
-from raypid.registry import ALGORITHMS
-from raypid.reporting.panel import Progress
-from raypid.reporting.run_folder import COUNTS
-from raypid.reporting.streams import in_notebook
+from raypid.plugins.modules import entry_name
+from raypid.plugins.registry import ALGORITHMS
+from raypid.report.panel import Progress
+from raypid.report.run_folder import COUNTS
+from raypid.report.streams import in_notebook
 from raypid.run.best import BestPolicy, return_text
 from raypid.run.known_return import films, remedies, shortfall
 from raypid.run.stopping import further, going_on, quoted
 from raypid.run.training import Training
-from raypid.stops import STEPS
+from raypid.settings.stops import STEPS
+from raypid.storage.ownership import why_unsigned
 
 NO_END_STEPS = 2_000
 """Steps of each environment after which a run says that no episode has ended."""

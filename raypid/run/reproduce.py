@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from raypid.envs.resolve import package_of, resolve
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.agent import Agent
 from raypid.run.known_return import tuned_runs_here
 from raypid.run.resolve import SettledRun
-from raypid.tuned import TUNED, Record, record
+from raypid.settings.tuned import TUNED, Record, record
 from raypid.types import Array
 
 CHECK_EPISODES, CONFIRM_EPISODES = 10, 50

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from raypid import checkpoint
 from raypid.errors import Diverged, Halted
+from raypid.loops.loops import Context
 from raypid.replay.base import Replay
-from raypid.reporting.run_folder import DIVERGED
+from raypid.report.run_folder import DIVERGED
 from raypid.roles.learner import Learner
-from raypid.run.loops import Context
 from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
 from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
 from raypid.runtime.local import LocalHandle, passed
+from raypid.storage import checkpoint
 
 _GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
 """What asking roles raises that are gone for good."""

@@ -19,14 +19,33 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from gymnasium.spaces import Box
 
-from raypid import checkpoint, project
 from raypid.algorithms.base import Algorithm
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.arguments import arguments
 from raypid.callbacks import Callbacks, check_hooks
-from raypid.changes import RESUME, Change, differences
-from raypid.checkpoint import Checkpoint
-from raypid.config import (
+from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
+from raypid.envs.gym_env import by_id
+from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, is_native, only_spaces
+from raypid.errors import UserError, shown
+from raypid.nn import network_spec
+from raypid.nn.catalog import beyond_plain, build_spec, has_open_bounds, needs_look
+from raypid.nn.idle_settings import idle_settings
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.policy import read_policy_weights
+from raypid.phases import phase
+from raypid.plugins import project
+from raypid.plugins.arguments import arguments
+from raypid.plugins.extras import need
+from raypid.plugins.modules import apart, entry_name, located, names_file, to_json
+from raypid.plugins.registry import ALGORITHMS, NETWORKS, import_string, is_model
+from raypid.plugins.trust import check_names
+from raypid.report.logger import read_params
+from raypid.report.run_folder import PARAMS, RunFolder, is_record
+from raypid.roles.evaluator import MAX_STREAMS
+from raypid.run.folder import check_folder
+from raypid.run.known_keys import check_stop, known_keys
+from raypid.runtime.plan import Placement
+from raypid.runtime.resources import num_cores
+from raypid.settings.config import (
     Config,
     ConfigError,
     Given,
@@ -38,33 +57,15 @@ from raypid.config import (
     overlay,
     sources_by_setting,
 )
-from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
-from raypid.envs.gym_env import by_id
-from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, is_native, only_spaces
-from raypid.errors import UserError, shown
-from raypid.extras import need
-from raypid.modules import apart, entry_name, located, names_file, to_json
-from raypid.nn import network_spec
-from raypid.nn.catalog import beyond_plain, build_spec, has_open_bounds, needs_look
-from raypid.nn.idle_settings import idle_settings
-from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.policy import read_policy_weights
-from raypid.ownership import has_signature
-from raypid.phases import phase
-from raypid.registry import ALGORITHMS, NETWORKS, import_string, is_model
-from raypid.reporting.logger import read_params
-from raypid.reporting.run_folder import PARAMS, RunFolder, is_record
-from raypid.roles.evaluator import MAX_STREAMS
-from raypid.run.folder import check_folder
-from raypid.run.known_keys import check_stop, known_keys
-from raypid.run_file import PROGRAM, for_algorithm, read_run, saved_options
-from raypid.runtime.plan import Placement
-from raypid.runtime.resources import num_cores
-from raypid.saved_settings import settings_for
+from raypid.settings.files import PROGRAM, for_algorithm, read_run, saved_options
 from raypid.settings.request import RunRequest, join
-from raypid.stops import STEPS
-from raypid.trust import check_names
-from raypid.tuned import TUNED
+from raypid.settings.saved import settings_for
+from raypid.settings.stops import STEPS
+from raypid.settings.tuned import TUNED
+from raypid.storage import checkpoint
+from raypid.storage.changes import RESUME, Change, differences
+from raypid.storage.checkpoint import Checkpoint
+from raypid.storage.ownership import has_signature
 from raypid.types import Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
@@ -103,7 +104,7 @@ class SettledRun:
 
     @property
     def changes(self) -> list[Change]:
-        """What was changed in the run so far, and is changed by going on with it (`raypid.changes`)."""
+        """What was changed in the run so far, and is changed by going on with it (`raypid.storage.changes`)."""
         if self.saved is None:
             return []
         manifest, counters = self.saved.manifest, self.saved.manifest["counters"]

@@ -11,16 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raypid import checkpoint
-from raypid.changes import CHANGES, read_changes
 from raypid.errors import Diverged, Halted, UserError, reason, shown
-from raypid.modules import entry_name
 from raypid.outcome import Outcome, end_by
-from raypid.outputs import ERRORS, Unwritten
 from raypid.phases import phase
-from raypid.reporting.logger import FolderLost, RunLogger, read_params
-from raypid.reporting.panel import Progress
-from raypid.reporting.run_folder import EVALUATION, PARAMS, RESULTS
+from raypid.plugins.modules import entry_name
+from raypid.report.logger import FolderLost, RunLogger, read_params
+from raypid.report.panel import Progress
+from raypid.report.run_folder import EVALUATION, PARAMS, RESULTS
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
@@ -30,9 +27,12 @@ from raypid.run.remarks import Remarks, iteration_of
 from raypid.run.signals import Interrupts
 from raypid.run.stopping import as_it_is, met
 from raypid.run.training import Training
-from raypid.run_file import OPTIONS, PROGRAM
 from raypid.runtime.handle import ClusterLost
-from raypid.stops import STEPS
+from raypid.settings.files import OPTIONS, PROGRAM
+from raypid.settings.stops import STEPS
+from raypid.storage import checkpoint
+from raypid.storage.changes import CHANGES, read_changes
+from raypid.storage.outputs import ERRORS, Unwritten
 
 SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless an interval is given."""
@@ -275,7 +275,7 @@ class Run(Listener):
         if gone_back := self._note_gone_back():
             self.progress.message(gone_back)
         if self.options.plot:
-            from raypid.reporting.plots import learning_curve
+            from raypid.report.plots import learning_curve
 
             try:
                 with phase("drawing", "drawing learning_curve.png"):

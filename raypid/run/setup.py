@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.config import ConfigError, canonical
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.roles.by_hand import Setup
 from raypid.run.assembly import learner_threads, replay_spec, rollout_spec
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
 from raypid.run.resolve import AlgorithmClass, resolve
 from raypid.runtime.resources import limit_threads
+from raypid.settings.config import ConfigError, canonical
 
 _RAY = "your program starts or joins Ray, and .options(num_cpus=N) of an actor reserves CPUs"
 _BY_HAND = {

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from raypid import checkpoint
-from raypid.config import Config
 from raypid.outcome import Outcome
-from raypid.reporting.run_folder import COUNTS, is_reached
+from raypid.report.run_folder import COUNTS, is_reached
 from raypid.run.best import BestPolicy
 from raypid.run.resolve import SettledRun
 from raypid.run.training import totals_of
-from raypid.stops import STEPS
+from raypid.settings.config import Config
+from raypid.settings.stops import STEPS
+from raypid.storage import checkpoint
 
 
 def _reported(key: str, result: Mapping[str, float]) -> float:

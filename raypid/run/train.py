@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raypid.config import ConfigError
 from raypid.outcome import Outcome
 from raypid.phases import Phases
-from raypid.reporting.notebook import progress_here
+from raypid.report.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
 from raypid.run.distributed import DistributedAgent
@@ -19,9 +18,10 @@ from raypid.run.reproduce import hints
 from raypid.run.resolve import SettledRun, look, settle, standing
 from raypid.run.run import RunOptions
 from raypid.run.stopping import already_finished
-from raypid.run_file import OPTIONS
+from raypid.settings.config import ConfigError
+from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest, join
-from raypid.stops import read_stop
+from raypid.settings.stops import read_stop
 
 
 def train(

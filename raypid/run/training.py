@@ -17,30 +17,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from raypid import checkpoint
-from raypid.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.checkpoint import Checkpoint
-from raypid.config import (
-    Config,
-    ConfigError,
-    renamed,
-)
 from raypid.errors import Diverged, Halted, UserError, shown
-from raypid.modules import entry_name
-from raypid.neighbours import refuse_file_name
+from raypid.loops import loops
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import DeployedPolicy, make_policy, save_policy
 from raypid.outcome import Outcome
-from raypid.outputs import ErrorFile
 from raypid.phases import phase
-from raypid.registry import ALGORITHMS
+from raypid.plugins.modules import entry_name
+from raypid.plugins.registry import ALGORITHMS
 from raypid.replay.disk import checksums_in, link_save
 from raypid.roles.evaluator import Order
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.given import check_folder
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
-from raypid.run import loops
 from raypid.run.assembly import assemble, new_run_folder
 from raypid.run.evaluation import Evaluations
 from raypid.run.events import Control, Events, Listener
@@ -50,7 +40,17 @@ from raypid.runtime.handle import Backend, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalHandle
 from raypid.runtime.supervisor import WorkerGroup
+from raypid.settings.config import (
+    Config,
+    ConfigError,
+    renamed,
+)
 from raypid.spaces import brief
+from raypid.storage import checkpoint
+from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
+from raypid.storage.checkpoint import Checkpoint
+from raypid.storage.neighbours import refuse_file_name
+from raypid.storage.outputs import ErrorFile
 from raypid.types import Array, Moments, Report, Weights
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Training:
         self.notes = [*system.notes, *renamed(given), *resolved.notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
-        """What was changed in this run, oldest first (`raypid.changes`)."""
+        """What was changed in this run, oldest first (`raypid.storage.changes`)."""
         fitted = list(differences(resolved.record(), self.resolved.record()))
         for name, before, after in fitted:
             self.note_change(name, before, after, FIT)

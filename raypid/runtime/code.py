@@ -27,9 +27,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import IO
 
-from raypid import modules
 from raypid.errors import UserError
-from raypid.ownership import MARKER, is_run, run_folder_of
+from raypid.plugins import modules
+from raypid.storage.ownership import MARKER, is_run, run_folder_of
 
 IGNORE = ".raypidignore"
 """File in a folder that travels: names and patterns, one a line, of what stays behind."""

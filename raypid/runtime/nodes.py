@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Literal
 
-from raypid.address import GREETING
 from raypid.runtime.handle import KIND_NAMES, Place
+from raypid.settings.address import GREETING
 
 NodeState = Literal["answers", "refuses", "quiet", "silent"]
 """A node that is quiet has not answered for QUIET_S seconds; it is not lost yet."""

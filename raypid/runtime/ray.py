@@ -23,9 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from raypid.address import chosen, from_environment
 from raypid.errors import UserError, one_line
-from raypid.ownership import outside_of_runs
 from raypid.phases import phase
 from raypid.runtime import witness
 from raypid.runtime.code import pack, raypid_here
@@ -51,6 +49,8 @@ from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, NodeState, Wa
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
 from raypid.runtime.sessions import Session, beside
+from raypid.settings.address import chosen, from_environment
+from raypid.storage.ownership import outside_of_runs
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
 for _name, _value in {

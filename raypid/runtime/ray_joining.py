@@ -15,9 +15,9 @@ import ray
 import ray.exceptions
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 
-from raypid.address import ANSWER_S, AUTO, CLIENT, NotJoined, check_answers, no_ray
 from raypid.errors import UserError, one_line
-from raypid.extras import MissingPackage, installed, pip
+from raypid.plugins.extras import MissingPackage, installed, pip
+from raypid.settings.address import ANSWER_S, AUTO, CLIENT, NotJoined, check_answers, no_ray
 
 _RAYLET: Any = ray._raylet
 _UNKNOWN_CALL = 12

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from raypid.errors import Halted
-from raypid.outputs import ErrorFile
 from raypid.phases import Tell, nobody, say
 from raypid.runtime.handle import (
     A,
@@ -29,6 +28,7 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.nodes import listed, numbers_text, roles_text
+from raypid.storage.outputs import ErrorFile
 
 Factory = Callable[[int, int], Callable[[], object]]
 """(worker index, restarts so far) -> a function that builds the role."""

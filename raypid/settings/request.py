@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raypid.config import Given, Source, overlay
+from raypid.settings.config import Given, Source, overlay
 
 _BEGINS_FROM = ("init_from", "weights_file")
 """Settings that say where a new run begins."""
@@ -41,7 +41,7 @@ class RunRequest:
     trust: bool = False
     """Import what only the resumed folder, or a file in a run's folder, names."""
     options: Mapping[str, int] = field(default_factory=dict)
-    """What a run does besides training: the fields of RunOptions in `raypid.run_file.OPTIONS`."""
+    """What a run does besides training: the fields of RunOptions in `raypid.settings.files.OPTIONS`."""
     origins: Mapping[str, Source] = field(default_factory=dict)
     """run, stop, out and each of `options` -> where it came from."""
     notes: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ Importing this imports ray.tune, and registers every algorithm with it by name, 
 
 from __future__ import annotations
 
-from raypid.extras import need
+from raypid.plugins.extras import need
 
 # isort: off
 try:
@@ -17,9 +17,10 @@ except ImportError:
     raise
 
 # isort: on
-from raypid import registry
-from raypid.experiments.board import Ended
-from raypid.experiments.variants import (
+from raypid.plugins import registry
+from raypid.plugins.registry import ALGORITHMS
+from raypid.sweep.board import Ended
+from raypid.sweep.variants import (
     choice,
     grid_search,
     lograndint,
@@ -31,7 +32,6 @@ from raypid.experiments.variants import (
     randint,
     uniform,
 )
-from raypid.registry import ALGORITHMS
 from raypid.tune.experiments import run_experiments
 from raypid.tune.exploit import ExploitError
 from raypid.tune.trainable import AgentTrainable, trainable

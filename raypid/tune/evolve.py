@@ -8,7 +8,7 @@ import numpy as np
 from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 
-from raypid.experiments.population import Population
+from raypid.sweep.population import Population
 
 RUN = "run"
 """The one key of a trial's config."""

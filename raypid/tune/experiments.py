@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raypid.experiments.board import Ended
-from raypid.experiments.experiment import check_experiments, experiments_from, read_experiments
-from raypid.experiments.finish import finish
-from raypid.experiments.plan import Planned, begin, plan
+from raypid.sweep.board import Ended
+from raypid.sweep.experiment import check_experiments, experiments_from, read_experiments
+from raypid.sweep.finish import finish
+from raypid.sweep.plan import Planned, begin, plan
 from raypid.tune.runner import run_trials
 
 

@@ -23,17 +23,10 @@ from typing import Any
 import ray
 from ray import tune
 
-from raypid.address import chosen
-from raypid.checkpoint import latest, read_json, read_manifest, refusing
-from raypid.config import ConfigError, overlay
-from raypid.experiments.board import Board, Ended
-from raypid.experiments.plan import PLAN, STATES, Trial, write_plan
-from raypid.experiments.population import Population
 from raypid.outcome import Outcome
-from raypid.outputs import ErrorFile, Unwritten, explained, replacing
-from raypid.reporting.logger import FolderLost
-from raypid.reporting.panel import Progress
-from raypid.reporting.run_folder import TRAINING, RunFolder, known
+from raypid.report.logger import FolderLost
+from raypid.report.panel import Progress
+from raypid.report.run_folder import TRAINING, RunFolder, known
 from raypid.run.agent import Agent
 from raypid.run.folder import clear_folder, lock_folder
 from raypid.run.resolve import resolve
@@ -42,6 +35,13 @@ from raypid.run.signals import signals_call
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.ray_parcel import node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
+from raypid.settings.address import chosen
+from raypid.settings.config import ConfigError, overlay
+from raypid.storage.checkpoint import latest, read_json, read_manifest, refusing
+from raypid.storage.outputs import ErrorFile, Unwritten, explained, replacing
+from raypid.sweep.board import Board, Ended
+from raypid.sweep.plan import PLAN, STATES, Trial, write_plan
+from raypid.sweep.population import Population
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
 from raypid.tune.trainable import AgentTrainable, carrying, request, share

@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from raypid import project
-from raypid.config import ConfigError, canonical, overlay
 from raypid.errors import Diverged
-from raypid.modules import here
-from raypid.registry import ALGORITHMS, ENVS, adopt, registered
+from raypid.plugins import project
+from raypid.plugins.modules import here
+from raypid.plugins.registry import ALGORITHMS, ENVS, adopt, registered
 from raypid.run.agent import Agent
 from raypid.run.calls import algorithm_of
 from raypid.run.evaluation import never
 from raypid.run.placement import bundles
 from raypid.run.resolve import resolve, tuned_settings
 from raypid.runtime.ray_parcel import Carried, enter_folder
+from raypid.settings.config import ConfigError, canonical, overlay
 from raypid.settings.request import RunRequest
 from raypid.tune.exploit import Exploits, write_fingerprints
 

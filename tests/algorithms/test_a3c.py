@@ -10,12 +10,12 @@ from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
 from raypid.algorithms.a3c import A3C, A3CConfig
-from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import zero_moments
 from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.settings.config import ModelConfig
 from raypid.types import Gradients, Moments, concat_trajectories
 
 F = np.float32

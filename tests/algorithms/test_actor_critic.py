@@ -14,12 +14,12 @@ from raypid.algorithms.actor_critic import kernel_for, mean_metrics
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.pipeline import Inputs
 from raypid.ops.normalizer import moments_of, scale_of
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Final, Trajectory, Weights
 
 T, B = 12, 3

@@ -16,11 +16,11 @@ import raypid
 from raypid.algorithms.a3c import A3C, A3CConfig
 from raypid.algorithms.models import PPOModel
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.errors import CodeError, UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.user_agent import AgentSource, DefaultAgent
-from raypid.registry import AGENTS, NETWORKS
+from raypid.plugins.registry import AGENTS, NETWORKS
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Gradients
 
 F = np.float32

@@ -13,10 +13,10 @@ from raypid.algorithms.a2c import A2C, A2CConfig
 from raypid.algorithms.actor_critic import step_metrics
 from raypid.algorithms.minibatches import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
+from raypid.settings.config import ModelConfig
 
 N = 48
 ALGORITHMS: dict[str, Any] = {"PPO": (PPO, PPOConfig), "A2C": (A2C, A2CConfig)}

@@ -16,7 +16,6 @@ from gymnasium import spaces
 import raypid
 from raypid.algorithms.custom_model import CustomModel, CustomModelConfig
 from raypid.cli import main
-from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
@@ -25,6 +24,7 @@ from raypid.nn.user_model import Layout, ModelPolicy
 from raypid.roles.gradient_rollout import GradientRollout
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.agent import Agent
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.spaces import space_from_json, space_to_json
 from raypid.types import Gradients
 

@@ -9,7 +9,6 @@ import pytest
 from gymnasium import spaces
 
 from raypid.algorithms.es import ARS, ES, ARSConfig, ESConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
@@ -21,6 +20,7 @@ from raypid.roles.fitness import FitnessRollout
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutSpec
 from raypid.run.resolve import resolve_config
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Fitness
 
 F = np.float32

@@ -12,11 +12,11 @@ from raypid.algorithms.a2c import A2C, A2CConfig
 from raypid.algorithms.impala import APPO, IMPALA, APPOConfig, IMPALAConfig
 from raypid.algorithms.minibatches import Streams
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import make_policy
 from raypid.ops.optim import RMSProp
 from raypid.run.resolve import resolve_config
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Final, Trajectory
 
 T, B = 10, 5

@@ -13,9 +13,9 @@ import raypid
 from raypid.algorithms.impala import IMPALA, IMPALAConfig
 from raypid.algorithms.intrinsic import IntrinsicReward, RandomNetworkDistillation
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Array, Final, Trajectory, tree_map
 
 T, B = 16, 4

@@ -16,7 +16,6 @@ from gymnasium import spaces
 
 import raypid
 from raypid.algorithms.dqn import huber, project
-from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchNetwork
@@ -24,9 +23,10 @@ from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.policy import make_policy
 from raypid.ops.normalizer import zero_moments
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve_config
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Moments, Sample, Transition, Weights, flat_views, tree_map
 
 F = np.float32

@@ -9,7 +9,7 @@ import pytest
 import raypid
 from raypid.algorithms.ppo import PPO
 from raypid.errors import ConfigError
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 
 
 def short(self: Any, log_prob: Any, entropy: Any, batch: Any) -> None: ...

@@ -12,7 +12,6 @@ from gymnasium import spaces
 
 import raypid
 from raypid.algorithms.r2d2 import R2D2, R2D2Config, n_step_targets, rescaled, unscaled
-from raypid.config import ConfigError
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork
@@ -24,6 +23,7 @@ from raypid.replay.buffer import ReplaySpec
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve_config
+from raypid.settings.config import ConfigError
 
 F = np.float32
 

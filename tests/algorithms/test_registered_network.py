@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import raypid
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
 
 
 class Encoder(torch.nn.Module):

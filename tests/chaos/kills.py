@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from raypid import checkpoint
 from raypid.cli import main as raypid
-from raypid.reporting.logger import read_results
+from raypid.report.logger import read_results
+from raypid.storage import checkpoint
 
 FAST = (
     "--num-envs-per-worker",

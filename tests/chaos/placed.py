@@ -14,13 +14,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from raypid.config import Given
 from raypid.errors import UserError
 from raypid.run import placement
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.ray import ray
+from raypid.settings.config import Given
 from raypid.settings.request import RunRequest
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "seed": 0, "device": "cpu"}

@@ -14,9 +14,9 @@ import pytest
 from ray_nodes import Nodes
 
 import raypid
-from raypid import address
-from raypid.config import ConfigError
 from raypid.errors import UserError
+from raypid.settings import address
+from raypid.settings.config import ConfigError
 
 TRAIN = ("train", "--run", "PPO", "--env", "CartPole-v1", "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
 SHORT = ("--stop", '{"training_iteration": 2}', "--final-episodes", 0)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from ray_nodes import Nodes
 
-from raypid import modules
 from raypid.errors import UserError
+from raypid.plugins import modules
 from raypid.runtime import code
 
 ENV = """

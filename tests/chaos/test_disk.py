@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import bad_disk
 import pytest
 
-from raypid import checkpoint, ownership
 from raypid.cli import main
-from raypid.reporting.logger import read_results
+from raypid.report.logger import read_results
+from raypid.storage import checkpoint, ownership
 
 TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
 ENV = ("--env", "fragile:Fragile", "--evaluation-interval", 0, "--final-episodes", 0)

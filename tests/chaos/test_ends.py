@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from patience import wait_until
 
-from raypid import checkpoint
+from raypid.storage import checkpoint
 
 TRAIN = ("train", "--run", "PPO", "--num-envs-per-worker", 2, "--fragment-length", 16, "--batch-size", 32, "--seed", 0)
 ENV = ("--env", "fragile:Fragile", "--evaluation-interval", 0, "--out", "run")

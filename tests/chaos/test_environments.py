@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from raypid import checkpoint
 from raypid.envs import EnvError
-from raypid.reporting.panel import Quiet
+from raypid.report.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.run import Run, RunOptions
+from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "vectorizer": "sync"}
 MORE: dict[str, Any] = {

@@ -18,14 +18,14 @@ import pytest
 from patience import wait_until
 
 import raypid
-from raypid import checkpoint
-from raypid.reporting.logger import read_results
-from raypid.reporting.panel import Quiet
+from raypid.report.logger import read_results
+from raypid.report.panel import Quiet
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.doctor import diagnose, open_run
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.supervisor import WorkersFailed
+from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
 RAY = {**SMALL, "env": "fragile:Fragile", "num_workers": 2}

@@ -16,7 +16,7 @@ import pytest
 from patience import PATIENCE_S, wait_until
 from ray_nodes import Node, Nodes
 
-from raypid import checkpoint
+from raypid.storage import checkpoint
 
 pytestmark = pytest.mark.timeout(600, method="thread")
 

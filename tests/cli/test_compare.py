@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "reporting"))
 from run_folders import write_final, write_run, write_runs
 
 from raypid.cli import main
-from raypid.reporting.logger import RunLogger
+from raypid.report.logger import RunLogger
 
 LOW, HIGH, WIDE = [400.0, 410.0, 395.0, 405.0], [480.0, 470.0, 490.0, 475.0], [300.0, 500.0, 350.0, 480.0]
 

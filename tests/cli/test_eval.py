@@ -13,8 +13,8 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import raypid
 from raypid.cli import main
-from raypid.deploy import _steps_a_second, environment_of, gif_times
 from raypid.envs import EnvSpec, make_vector
+from raypid.run.deploy import _steps_a_second, environment_of, gif_times
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
 PPO = str(SAVED / "ppo")

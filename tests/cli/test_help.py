@@ -13,8 +13,8 @@ import pytest
 
 from raypid.cli import main
 from raypid.cli.options import GROUPS, group_of, usual_settings
-from raypid.config import Config, ModelConfig, field_docs
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
+from raypid.settings.config import Config, ModelConfig, field_docs
 
 SCREENS = 88
 """Most lines at 100 columns. That of the algorithm to try first is two screens of 40 lines."""

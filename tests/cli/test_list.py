@@ -9,7 +9,7 @@ import pytest
 
 from raypid.cli import main
 from raypid.cli.list import _ALGORITHMS, _NETWORKS
-from raypid.registry import ALGORITHMS, NETWORKS, OWN_MODELS
+from raypid.plugins.registry import ALGORITHMS, NETWORKS, OWN_MODELS
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

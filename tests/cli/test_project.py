@@ -15,8 +15,8 @@ import pytest
 from raypid.cli import main
 from raypid.cli.init import TEMPLATE, TESTS
 from raypid.cli.train import fitting_command
-from raypid.ownership import MARKER
-from raypid.project import foreign_project
+from raypid.plugins.project import foreign_project
+from raypid.storage.ownership import MARKER
 
 NAMES = ("--env_name", "custom_env", "--agent_name", "custom_agent", "--model_name", "custom_model")
 SHORT = ("--stop", '{"timesteps_total": 2000}', "--final-episodes", "0", "--seed", "0")

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from raypid import tuned
 from raypid.cli import main
 from raypid.cli.reproduce import read_seeds
 from raypid.run.reproduce import versions
+from raypid.settings import tuned
 
 ROOT = Path(__file__).parents[2]
 ROW = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raypid import saved_settings
 from raypid.cli import main
+from raypid.settings import saved as saved_settings
 
 TUNE = ("tune", "--run", "PPO", "--env", "CartPole-v1")
 
@@ -95,7 +95,7 @@ def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> N
 
     The time that is left for more fresh seeds than the least is not used: each is two more runs.
     """
-    least = "from raypid.experiments import budget; budget.MAX_FRESH = budget.MIN_FRESH"
+    least = "from raypid.sweep import budget; budget.MAX_FRESH = budget.MIN_FRESH"
     program = f"{least}; from raypid.cli import main; raise SystemExit(main())"
 
     def tune(*argv: str) -> subprocess.Popen[str]:

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from raypid.registry import ALGORITHMS, import_string
 
 from raypid.compat import paths
-from raypid.registry import ALGORITHMS, import_string
 
 
 @pytest.mark.parametrize(

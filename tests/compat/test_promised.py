@@ -13,8 +13,8 @@ import pytest
 import raypid
 from raypid.cli import main
 from raypid.compat.names import ALIASES, ANSWERS
-from raypid.config import Config, ConfigError, ModelConfig, renamed, type_hints
-from raypid.registry import ALGORITHMS, ENVS
+from raypid.plugins.registry import ALGORITHMS, ENVS
+from raypid.settings.config import Config, ConfigError, ModelConfig, renamed, type_hints
 from raypid.tune import grid_search, run_experiments
 
 CONFIGS: dict[str, type[Config]] = {name: ALGORITHMS.get(name).Config for name in ALGORITHMS.names()}
@@ -176,7 +176,7 @@ EXPERIMENT: dict[str, Any] = {
 
 
 def test_its_experiment_is_read_as_it_stands() -> None:
-    from raypid.experiments.experiment import experiments_from
+    from raypid.sweep.experiment import experiments_from
 
     (one,) = experiments_from(EXPERIMENT)
     assert one.resources == {"cpu": 2, "driver_cpu_limit": 1}

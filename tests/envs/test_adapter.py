@@ -12,7 +12,7 @@ from gymnasium import spaces
 import raypid
 from raypid import OBSERVATION
 from raypid.envs import EnvError, EnvSpec, make_vector, sample
-from raypid.registry import ENVS
+from raypid.plugins.registry import ENVS
 
 F = np.float32
 

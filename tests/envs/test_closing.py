@@ -16,8 +16,8 @@ import pytest
 
 import raypid
 from raypid.envs import EnvError, EnvSpec, make_vector, sample_apart
-from raypid.experiments.processes import TrialProcesses
 from raypid.run.agent import Agent
+from raypid.sweep.processes import TrialProcesses
 
 CHAOS = Path(__file__).parents[1] / "chaos"
 sys.path.insert(0, str(CHAOS))

@@ -10,7 +10,7 @@ import pytest
 
 from raypid.envs import EnvError, EnvSpec, list_envs, make_vector, resolve
 from raypid.envs.ids import PACKAGES, brought_by, gone
-from raypid.registry import ENVS
+from raypid.plugins.registry import ENVS
 
 OLD = {
     "LunarLander-v2": "LunarLander-v3",

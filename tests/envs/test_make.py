@@ -16,7 +16,7 @@ from gymnasium import spaces as gym_spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from raypid.envs import EnvError, EnvSpec, check, list_envs, make_vector, portable, register_env, resolve, spaces
-from raypid.registry import ENVS
+from raypid.plugins.registry import ENVS
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import beyond_plain, build_spec, has_open_bounds, is_picture, needs_look
 from raypid.nn.network_spec import NetworkSpec
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.spaces import SpaceError, space_leaves
 
 BOX = spaces.Box(-1, 1, (3,))

@@ -14,7 +14,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from raypid.config import ConfigError, ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
@@ -25,7 +24,8 @@ from raypid.nn.pipeline import Inputs
 from raypid.nn.policy import DeployedPolicy, load_policy, make_policy, read_policy_weights, save_policy
 from raypid.nn.q_head import q_values
 from raypid.nn.torch_cells import Memory, unroll
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Final, Trajectory, Weights, flat_views, tree_leaves, tree_map, tree_stack
 
 F = np.float32

@@ -10,13 +10,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.critics import Critics
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import FlatParameters, TorchInputs, UserModule
 from raypid.nn.pipeline import Inputs
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
+from raypid.settings.config import ModelConfig
 
 BOX, IMAGE = spaces.Box(-1, 1, (3,)), spaces.Box(0, 255, (20, 20, 1), np.uint8)
 BOTH = spaces.Dict({"image": IMAGE, "state": BOX})

@@ -12,12 +12,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.given_observation import GivenObservation
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.policy import DeployedPolicy, make_policy
+from raypid.settings.config import ModelConfig
 from raypid.types import Weights
 
 F = np.float32

@@ -10,7 +10,7 @@ import pytest
 
 import raypid
 import raypid.envs
-from raypid.config import ConfigError
+from raypid.settings.config import ConfigError
 
 
 @pytest.mark.parametrize(

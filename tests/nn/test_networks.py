@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork, layer_norm
 from raypid.nn.pipeline import Inputs
+from raypid.settings.config import ModelConfig
 
 
 @pytest.mark.parametrize("network", ["cnn", "resnet"])

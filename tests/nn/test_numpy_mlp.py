@@ -9,13 +9,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.distributions import JointDistribution
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.numpy_mlp import SmallNetwork, initial_mlp, orthogonal
 from raypid.nn.pipeline import Inputs
+from raypid.settings.config import ModelConfig
 
 ACTIONS = {"categorical": spaces.Discrete(4), "gaussian": spaces.Box(-1, 1, (3,))}
 HIDDEN = [(), (16,), (16, 12), (8, 12, 10)]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.pipeline import Inputs, Pipeline, nest
 from raypid.ops.normalizer import moments_of
+from raypid.settings.config import ModelConfig
 from raypid.types import tree_leaves, tree_map
 
 F = np.float32

@@ -13,7 +13,6 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_policy import ActorCriticPolicy, NetworkPolicy
@@ -22,7 +21,8 @@ from raypid.nn.networks import TorchNetwork
 from raypid.nn.pipeline import Pipeline
 from raypid.nn.policy import DeployedPolicy, load_policy, read_policy_weights, save_policy
 from raypid.ops.normalizer import moments_of
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
+from raypid.settings.config import ModelConfig
 from raypid.types import Final, Trajectory, Weights
 
 F = np.float32

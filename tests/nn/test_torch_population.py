@@ -15,7 +15,6 @@ from gymnasium import spaces
 
 import raypid
 from raypid.algorithms.es import ARS, ES, ARSConfig, ESConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
@@ -24,11 +23,12 @@ from raypid.nn.networks import TorchNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.population import make_population
 from raypid.ops.evolution import noise_table
-from raypid.registry import NETWORKS
+from raypid.plugins.registry import NETWORKS
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.fitness import FitnessRollout
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Losses, WorkerGroup
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Weights, flat_views
 
 F = np.float32

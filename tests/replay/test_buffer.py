@@ -9,12 +9,12 @@ import pytest
 from fragments import ENDS, Observations, Worker, World, assert_same, make_replay
 from gymnasium import spaces
 
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.pipeline import Pipeline
 from raypid.ops.sum_tree import importance
 from raypid.replay.base import Replay
 from raypid.replay.buffer import ReplaySpec
+from raypid.settings.config import ModelConfig
 from raypid.types import Final, Trajectory, tree_map
 
 F = np.float32

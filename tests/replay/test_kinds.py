@@ -13,7 +13,7 @@ from fragments import World
 import raypid.replay
 from raypid.algorithms.dqn import DQN
 from raypid.errors import UserError
-from raypid.registry import ALGORITHMS, REPLAYS
+from raypid.plugins.registry import ALGORITHMS, REPLAYS
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec
 from raypid.replay.prioritized import PrioritizedReplay
@@ -119,8 +119,10 @@ def test_the_settings_say_which_kind_a_run_takes(run: str, settings: dict[str, A
 def test_what_is_no_kind_is_refused() -> None:
     with pytest.raises(UserError, match="Unknown replay 'prioritised'. Did you mean 'prioritized'"):
         replay_factory("prioritised", ReplaySpec(capacity=10))
-    with pytest.raises(UserError, match=r"'raypid.config:Config' must be a subclass of raypid.replay.base.Replay"):
-        replay_factory("raypid.config:Config", ReplaySpec(capacity=10))
+    with pytest.raises(
+        UserError, match=r"'raypid.settings.config:Config' must be a subclass of raypid.replay.base.Replay"
+    ):
+        replay_factory("raypid.settings.config:Config", ReplaySpec(capacity=10))
 
 
 def test_no_file_imports_one_that_imports_it() -> None:

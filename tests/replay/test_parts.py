@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from fragments import make_replay
 
+from raypid.loops.sources import share_of_saves
 from raypid.replay.base import Replay
 from raypid.replay.buffer import ReplaySpec
-from raypid.replay.sources import share_of_saves
 from raypid.types import Trajectory
 
 T, B = 10, 2

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from raypid.registry import ALGORITHMS
-from raypid.replay.sources import AsynchronousLearners, Filling, ShardedReplay
+from raypid.loops.sources import AsynchronousLearners, Filling, ShardedReplay
+from raypid.plugins.registry import ALGORITHMS
 from raypid.runtime.handle import ArgumentLost, Place
 from raypid.runtime.local import Failed, LocalBackend, LocalHandle, Value
 from raypid.runtime.supervisor import Losses

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from fragments import World
 
-from raypid.outputs import Unwritten
-from raypid.registry import ALGORITHMS
+from raypid.loops.sources import ShardedReplay
+from raypid.plugins.registry import ALGORITHMS
 from raypid.replay import disk
 from raypid.replay.base import NOT_SEEN, Replay
 from raypid.replay.buffer import ReplaySpec
 from raypid.replay.prioritized import PrioritizedReplay
-from raypid.replay.sources import ShardedReplay
 from raypid.runtime.handle import OTHER, Place, WorkerLost
 from raypid.runtime.local import LocalBackend, LocalHandle, Value
 from raypid.runtime.supervisor import Losses
+from raypid.storage.outputs import Unwritten
 
 SPEC = ReplaySpec(capacity=90, n_step=3, priority_exponent=0.6)
 

@@ -10,7 +10,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
@@ -18,6 +17,7 @@ from raypid.nn.numpy_mlp import initial_mlp
 from raypid.nn.policy import make_policy
 from raypid.roles import acting
 from raypid.roles.acting import EnvironmentLoop
+from raypid.settings.config import ModelConfig
 from raypid.types import Weights
 
 F = np.float32

@@ -17,10 +17,10 @@ import pytest
 
 import raypid
 from raypid import roles
-from raypid.config import type_hints
 from raypid.errors import UserError
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.setup import _BY_HAND
+from raypid.settings.config import type_hints
 
 PACKAGE = Path(raypid.__file__).parent
 SETTINGS: dict[str, Any] = {"seed": 3, "num_envs_per_worker": 2, "fragment_length": 32, "num_epochs": 2}

@@ -10,12 +10,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.evaluator import MAX_STREAMS, Evaluation, Evaluator, Order, ci95
 from raypid.roles.rollout import RolloutSpec
+from raypid.settings.config import ModelConfig
 from raypid.types import Weights
 
 F = np.float32

@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from raypid.algorithms.es import ES, ESConfig
 from raypid.callbacks import Callbacks
-from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
@@ -31,6 +30,7 @@ from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Losses, WorkerGroup
+from raypid.settings.config import ModelConfig
 from raypid.types import Weights, concat_fitness
 
 F = np.float32
@@ -335,7 +335,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
 LIGHT = """
 import sys
 import numpy as np
-from raypid.config import Given
+from raypid.settings.config import Given
 from raypid.run.assembly import assemble
 from raypid.run.resolve import resolve
 from raypid.settings.request import RunRequest

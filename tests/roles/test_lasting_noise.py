@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.distributions import JointDistribution, Noise
@@ -20,6 +19,7 @@ from raypid.roles.acting import Episode
 from raypid.roles.lasting_noise import FEWEST, WINDOW, WORSE, LastingNoise
 from raypid.roles.rollout import Rollout, RolloutSpec
 from raypid.run.agent import Agent
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Weights
 
 F = np.float32

@@ -9,13 +9,13 @@ import pytest
 from gymnasium import spaces
 
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import moments_of
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.settings.config import ModelConfig
 from raypid.types import Trajectory
 
 SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(8,)), normalize=True)

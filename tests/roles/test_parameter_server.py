@@ -16,17 +16,17 @@ from gymnasium import spaces
 from patience import PATIENCE_S
 
 import raypid
-from raypid.config import ConfigError, ModelConfig
+from raypid.loops import loops
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.parameter_server import ParameterServer
-from raypid.run import loops
 from raypid.run.agent import Agent
 from raypid.runtime.handle import OTHER, ArgumentLost, Place
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
 from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Report, Update, Weights
 
 SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(8,)))

@@ -12,7 +12,6 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from raypid.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork
@@ -20,6 +19,7 @@ from raypid.nn.numpy_cells import split_state
 from raypid.nn.torch_cells import Memory
 from raypid.roles.evaluator import Evaluator, Order
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.settings.config import ModelConfig
 from raypid.types import Trajectory, Weights, concat_trajectories
 
 F = np.float32

@@ -13,12 +13,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from raypid.callbacks import Callbacks
-from raypid.config import ModelConfig
 from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.ops.normalizer import moments_of
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.settings.config import ModelConfig
 from raypid.types import Report, Trajectory, Weights
 
 F = np.float32
@@ -323,7 +323,7 @@ LIGHT = """
 import sys
 import numpy as np
 from gymnasium import spaces
-from raypid.config import ModelConfig
+from raypid.settings.config import ModelConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp

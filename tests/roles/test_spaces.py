@@ -10,12 +10,12 @@ import pytest
 from gymnasium import spaces
 
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ConfigError, ModelConfig
 from raypid.envs import EnvError, EnvSpec, make_vector
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import DeployedPolicy
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.spaces import SpaceError, SpaceLeaf, space_leaves
 from raypid.types import tree_leaves
 

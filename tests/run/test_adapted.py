@@ -15,13 +15,13 @@ from gymnasium import spaces
 
 import raypid
 from raypid.cli import main
-from raypid.config import ConfigError, Given
 from raypid.envs import EnvSpec, sample_apart
 from raypid.envs.make import LOOK
-from raypid.registry import ENVS
-from raypid.reporting.logger import read_params
+from raypid.plugins.registry import ENVS
+from raypid.report.logger import read_params
 from raypid.run.agent import Agent
 from raypid.run.resolve import ResolvedRun, _choices, _looks, _sampled, resolve, settle
+from raypid.settings.config import ConfigError, Given
 from raypid.settings.request import RunRequest
 
 SMALL = {

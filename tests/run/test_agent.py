@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 import raypid
-from raypid import checkpoint
-from raypid.config import ConfigError
 from raypid.envs import EnvError
-from raypid.reporting.logger import read_params, read_results
+from raypid.report.logger import read_params, read_results
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.resources import ResourceError
+from raypid.settings.config import ConfigError
+from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 STATE = {"normalize_observations": True, "normalize_rewards": True, "observation_noise": 0.01}
@@ -468,7 +468,7 @@ def test_the_saved_policy_acts_as_the_agent_does(tmp_path: Path) -> None:
         agent.train()
         path = agent.save(tmp_path)
         trained = agent.eval(8, seed=11)
-    from raypid.deploy import evaluate_policy
+    from raypid.run.deploy import evaluate_policy
 
     summary, info = evaluate_policy(path / "policy", 8, seed=11)
     assert info["algorithm"] == "PPO"

@@ -12,7 +12,7 @@ import paced
 import pytest
 from patience import wait_until
 
-from raypid.run import loops
+from raypid.loops import loops
 from raypid.run.agent import Agent
 from raypid.runtime.learner_group import LearnersFailed
 from raypid.runtime.local import LocalBackend

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import raypid
-from raypid import checkpoint
-from raypid.changes import differences, first_settings
 from raypid.cli import main
 from raypid.outcome import Outcome
-from raypid.reporting.logger import read_params, read_results
-from raypid.reporting.panel import Quiet
-from raypid.reporting.runs import find_runs, group_by_seed
+from raypid.report.logger import read_params, read_results
+from raypid.report.panel import Quiet
+from raypid.report.runs import find_runs, group_by_seed
 from raypid.run.agent import Agent
 from raypid.run.run import Run, RunOptions
-from raypid.run_file import read_run
+from raypid.settings.files import read_run
+from raypid.storage import checkpoint
+from raypid.storage.changes import differences, first_settings
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 

@@ -19,15 +19,15 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import raypid
-from raypid.config import ConfigError
 from raypid.envs import EnvError
 from raypid.errors import UserError
-from raypid.run import loops
+from raypid.loops import loops
 from raypid.run.distributed import _renamed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
 from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference
+from raypid.settings.config import ConfigError
 from raypid.types import Report, Update
 
 SMALL: dict[str, Any] = {

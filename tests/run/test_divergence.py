@@ -13,15 +13,16 @@ import gymnasium
 import numpy as np
 import pytest
 
-from raypid import checkpoint, load_policy
+from raypid import load_policy
 from raypid.cli import main
 from raypid.errors import Diverged, UserError
 from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
-from raypid.reporting.logger import read_results
-from raypid.reporting.panel import Quiet
+from raypid.report.logger import read_results
+from raypid.report.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.run import Run, RunOptions
+from raypid.storage import checkpoint
 from raypid.types import Weights
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 16, "batch_size": 32, "seed": 3, "evaluation_interval": 0}

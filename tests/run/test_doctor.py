@@ -17,15 +17,16 @@ import gymnasium
 import numpy as np
 import pytest
 
-from raypid import Callbacks, checkpoint
+from raypid import Callbacks
 from raypid.cli import main
 from raypid.errors import UserError
-from raypid.reporting.logger import RunLogger
-from raypid.reporting.panel import Quiet
-from raypid.reporting.run_folder import RunFolder
+from raypid.report.logger import RunLogger
+from raypid.report.panel import Quiet
+from raypid.report.run_folder import RunFolder
 from raypid.run.agent import Agent
 from raypid.run.doctor import Finding, binding, diagnose, healthy_line, losses, open_run
 from raypid.run.run import Run, RunOptions
+from raypid.storage import checkpoint
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
 RUNS = sorted(path.name for path in SAVED.iterdir() if (path / "params.json").exists())
@@ -357,7 +358,7 @@ def test_a_run_that_ended_before_its_first_evaluation(tmp_path: Path, error: str
             "Mend the environment first",
         ),
         (
-            "raypid.outputs.Unwritten: The disk is full: best cannot be written. Free some space.",
+            "raypid.storage.outputs.Unwritten: The disk is full: best cannot be written. Free some space.",
             "Free space on the disk",
         ),
         ("RuntimeError: broke", "errors.txt has"),

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raypid import checkpoint
 from raypid.envs import EnvError
 from raypid.nn.policy import read_policy_weights
-from raypid.reporting.logger import read_results
-from raypid.reporting.panel import Quiet
+from raypid.report.logger import read_results
+from raypid.report.panel import Quiet
 from raypid.roles import acting
 from raypid.run import evaluation, events, remarks
 from raypid.run.agent import Agent
@@ -25,6 +24,7 @@ from raypid.run.run import Run, RunOptions
 from raypid.runtime import supervisor
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.supervisor import Losses, WorkersFailed
+from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
 FRAGILE = {**SMALL, "env": "fragile:Fragile", "vectorizer": "sync"}

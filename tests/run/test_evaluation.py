@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raypid.config import Config, ConfigError
 from raypid.nn.policy import read_policy_weights
-from raypid.reporting.logger import read_results
-from raypid.reporting.panel import Quiet
+from raypid.report.logger import read_results
+from raypid.report.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.plan import Node, Roles, plan
 from raypid.runtime.supervisor import WorkersFailed
+from raypid.settings.config import Config, ConfigError
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "num_threads": 1}
 FRAGILE = {**SMALL, "env": "fragile:Fragile", "vectorizer": "sync", "num_workers": 1}

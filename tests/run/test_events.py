@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raypid.reporting.ending import read_end_by_error
+from raypid.report.ending import read_end_by_error
 
-from raypid import checkpoint
 from raypid.outcome import Outcome
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
+from raypid.storage import checkpoint
 
 SMALL = {"env": "CartPole-v1", "num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 0}
 QUIET = {"quiet": True, "final_episodes": 0}

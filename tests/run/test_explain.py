@@ -14,10 +14,10 @@ import pytest
 
 import raypid
 from raypid.cli import main
-from raypid.config import Given, overlay, sources_by_setting
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.run.explain import explain
-from raypid.tuned import TUNED
+from raypid.settings.config import Given, overlay, sources_by_setting
+from raypid.settings.tuned import TUNED
 
 WIDE = """
 import gymnasium, numpy

@@ -13,7 +13,7 @@ import raypid.run.known_return as known_return_module
 from raypid.envs import screen
 from raypid.errors import UserError
 from raypid.run.known_return import known_return, remedies, shortfall, tuned_runs_here
-from raypid.tuned import TUNED
+from raypid.settings.tuned import TUNED
 
 CARTPOLE: dict[str, Any] = {"env": "CartPole-v1", "env_config": {}, "time_limit": None, "action_repeat": 1}
 

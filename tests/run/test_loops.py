@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raypid.run import loops
+from raypid.loops import loops
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.runtime.weight_sources import ByReference

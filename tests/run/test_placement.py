@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from raypid.config import Given
 from raypid.run.placement import MOST_ENVS, _fitted, needs_of
 from raypid.run.resolve import resolve
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import Has, ResourceError, assignment
+from raypid.settings.config import Given
 from raypid.settings.request import RunRequest
 
 GIB = 2**30

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from patience import wait_until
 
+from raypid.loops.sources import ShardsFailed
 from raypid.nn.policy import load_policy
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.replay.base import Replay
 from raypid.replay.disk import ReplayDamaged
-from raypid.replay.sources import ShardsFailed
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.run.resolve import resolve_config

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from raypid import tuned
 from raypid.run.reproduce import TUNED_TASKS, measure, other_versions, versions
-from raypid.tuned import TUNED, Spread, cells, record, records
+from raypid.settings import tuned
+from raypid.settings.tuned import TUNED, Spread, cells, record, records
 
 ROW = {"algorithm": "PPO", "env": "CartPole-v1", "backend": "local", "threshold": 475, "solved": True, "steps": 10}
 

@@ -14,20 +14,21 @@ from typing import Any
 import fragile
 import pytest
 
-from raypid import checkpoint, load_policy
+from raypid import load_policy
 from raypid.algorithms.ppo import PPOConfig
-from raypid.config import ConfigError
-from raypid.deploy import evaluate_policy
 from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
-from raypid.reporting.logger import read_params, read_results
-from raypid.reporting.panel import Quiet
+from raypid.report.logger import read_params, read_results
+from raypid.report.panel import Quiet
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
+from raypid.run.deploy import evaluate_policy
 from raypid.run.evaluation import Evaluations
 from raypid.run.folder import check_folder, clear_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.run.run import Run, RunOptions
+from raypid.settings.config import ConfigError
+from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 4, "fragment_length": 32, "batch_size": 64, "seed": 3, "num_threads": 1}
 FROZEN = set(

@@ -18,12 +18,12 @@ from gymnasium.envs.classic_control import CartPoleEnv
 import raypid
 from raypid.algorithms.ppo import PPO
 from raypid.cli import main
-from raypid.config import ConfigError
 from raypid.errors import UserError
-from raypid.registry import ALGORITHMS
-from raypid.reporting.logger import read_results
-from raypid.reporting.run_folder import RunFolder
+from raypid.plugins.registry import ALGORITHMS
+from raypid.report.logger import read_results
+from raypid.report.run_folder import RunFolder
 from raypid.run.signals import Interrupts
+from raypid.settings.config import ConfigError
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 3, "num_threads": 1}
 QUICK: dict[str, Any] = {"final_episodes": 2, "quiet": True}

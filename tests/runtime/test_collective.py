@@ -13,15 +13,15 @@ from gymnasium import spaces
 from member import SIZE, Member, Members, fragment
 
 from raypid.algorithms.ppo import PPO, PPOConfig
-from raypid.config import ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_cells import initial_memory
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.roles.learner import Learner
 from raypid.runtime import collective
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.learner_group import split
+from raypid.settings.config import ModelConfig
 
 F = np.float32
 BOX = spaces.Box(-9, 9, (4,))

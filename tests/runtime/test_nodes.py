@@ -13,14 +13,14 @@ import fragile
 import pytest
 from patience import wait_until
 
-from raypid.config import Config
 from raypid.errors import Halted
+from raypid.loops.loops import Context
 from raypid.run.evaluation import EvaluatorGroup, InWorker
-from raypid.run.loops import Context
 from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
 from raypid.runtime.local import Failed, LocalBackend
 from raypid.runtime.nodes import Line, NodeState, Watch, knock, numbers_text, roles_text
 from raypid.runtime.supervisor import Losses, WorkerGroup
+from raypid.settings.config import Config
 
 
 class Greeter:

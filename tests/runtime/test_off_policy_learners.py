@@ -14,11 +14,10 @@ from gymnasium import spaces
 from member import SIZE, Member, Members
 from patience import wait_until
 
-from raypid.config import ConfigError, ModelConfig
 from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import moments_of
 from raypid.ops.sum_tree import importance
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 from raypid.replay.base import replay_factory
 from raypid.replay.buffer import ReplaySpec
 from raypid.roles.learner import Learner
@@ -26,6 +25,7 @@ from raypid.roles.parameter_server import SharedParameters
 from raypid.roles.replay_learner import interleave
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
+from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Trajectory, Weights
 
 T, B, UPDATES = 20, 2, 3

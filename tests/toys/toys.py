@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 import raypid
-from raypid.registry import ALGORITHMS
+from raypid.plugins.registry import ALGORITHMS
 
 Array = Any
 PERIOD = 16

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from patience import wait_until
 
-from raypid.checkpoint import latest, read_manifest
-from raypid.reporting.lineage import LINEAGE
-from raypid.reporting.logger import EXPLOITS
+from raypid.report.lineage import LINEAGE
+from raypid.report.logger import EXPLOITS
+from raypid.storage.checkpoint import latest, read_manifest
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
 INTERVAL = 1000

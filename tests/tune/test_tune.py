@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from raypid.config import ConfigError
 from raypid.errors import UserError
+from raypid.settings.config import ConfigError
 
 DOCUMENT = """
     from raypid.tune import grid_search, run_experiments
@@ -126,7 +126,7 @@ def test_what_is_registered_later_is_known_to_tune_by_its_name(monkeypatch: pyte
 
     import raypid.tune
     from raypid.algorithms.ppo import PPO
-    from raypid.registry import ALGORITHMS
+    from raypid.plugins.registry import ALGORITHMS
 
     monkeypatch.setattr(ALGORITHMS, "_entries", dict(ALGORITHMS._entries))
     assert not _global_registry.contains(TRAINABLE_CLASS, "Later")

@@ -1,0 +1,253 @@
+"""How fast the environment is in each vector, and what training costs beside it. Runs in the process apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from raypid.check.apart import RESET, STEP, Pulse
+from raypid.check.exam import SEED, Exam
+from raypid.check.single import AsOne
+from raypid.envs import EnvSpec, VectorEnv, make_vector
+from raypid.envs.errors import EnvError
+from raypid.envs.make import check, choose_vectorizer
+from raypid.envs.observation_checks import from_tree, to_tree
+from raypid.envs.python_vector import waits
+from raypid.envs.resolve import resolve
+from raypid.errors import UserError
+from raypid.run.agent import Agent
+from raypid.runtime.resources import num_cores
+from raypid.settings.config import Config
+from raypid.spaces import Space
+from raypid.types import Tree, tree_map
+
+MILLION = 1_000_000
+OWN, OWN_STEP_S = ("native", "ale", "envpool"), 5e-3
+"""Vectors that are always measured, unless a single step takes that long: their environments cost less than single ones."""
+LOOPS, SLOW_S = ("sync", "threads", "processes", "async"), 1e-3
+"""Vectors whose speed is worked out from that of single steps, where these take that long: a short look would see too few of them."""
+DRAWN = 2_000
+"""Steps of a vector that are drawn from those times."""
+MOST_S = 0.4
+"""Longest measurement of one vector."""
+BATCHES = 16
+"""Different batches of actions and observations that are used in turn."""
+SMALL = {
+    "PPO": {"fragment_length": 64},
+    "SAC": {"start_steps": 256, "buffer_size": 4_096, "steps_per_iteration": 64},
+}
+SMALL_IMAGES = {
+    "PPO": {"fragment_length": 16},
+    "SAC": {"start_steps": 256, "buffer_size": 512, "steps_per_iteration": 8},
+}
+"""Settings that make an iteration short and leave what a step costs as it is."""
+ITERATIONS = {"PPO": 12, "SAC": 6}
+"""Most iterations that are measured, after one that warms up."""
+
+
+# -- vectors -----------------------------------------------------------------------------------------------------------
+
+
+def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str, object]]:
+    """Measure for about `seconds` seconds the steps per second of each way to step `spec.num_envs` environments, the fastest first."""
+    until = time.monotonic() + seconds
+    if isinstance(exam.env, AsOne):
+        spec = replace(spec, num_envs=exam.env.vector.num_envs if exam.env.is_fixed else spec.num_envs)
+    names = _candidates(spec, alone=not isinstance(exam.env, AsOne))
+    step_s = exam.mean_step_s()
+    found: list[dict[str, object]] = []
+    for index, name in enumerate(names):
+        allowed = max(0.0, until - time.monotonic()) / (len(names) - index)
+        row: dict[str, object] = {"vectorizer": name, "num_envs": spec.num_envs, "steps_per_s": None, "waits": False}
+        to_make = exam.made_again_s * spec.num_envs
+        if name in LOOPS and (step_s > SLOW_S or to_make > allowed):
+            rate = 1 / worked_out(exam, name, spec.num_envs)
+            row |= {"steps_per_s": rate, "waits": exam.usually_waits(), "note": "worked out from single steps"}
+        elif name in OWN and step_s > OWN_STEP_S and to_make + 3 * step_s * spec.num_envs > allowed:
+            row |= {"note": "not measured: steps and resets take too long"}
+        else:
+            row |= _measured(replace(spec, vectorizer=name, worker_index=1), exam, min(MOST_S, allowed))
+            # a short look misses what is rare, such as resets that take long
+            if name in LOOPS and (seen := _rate(row)):
+                row["steps_per_s"] = min(seen, 1 / worked_out(exam, name, spec.num_envs))
+        found.append(row)
+    auto = _auto(spec, found)
+    for row in found:
+        row["auto"] = row["vectorizer"] == auto
+    return sorted(found, key=lambda row: -(_rate(row) or 0.0))
+
+
+def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
+    """Seconds for each step of one of `num_envs` environments, from the times of one: those that were seen, in random order.
+
+    A loop adds them; threads wait for the slowest where the environments wait; processes share the cores where they compute.
+    """
+    steps, resets = (exam.wall_s[call][1:] or exam.wall_s[call] for call in (STEP, RESET))
+    if vectorizer == "sync" or (vectorizer == "threads" and not exam.waits()):
+        return exam.mean_step_s()
+    rng = np.random.default_rng(SEED)
+    times = rng.choice(steps, (DRAWN, num_envs))
+    ends = rng.random(times.shape) < 1 / (exam.mean_length() + 1)  # a reset takes a row of its own
+    times[ends] = rng.choice(resets, int(ends.sum()))
+    together = times.max(1)
+    if not exam.waits():
+        together = np.maximum(together, times.sum(1) / min(num_envs, num_cores()))
+    return float(together.sum() / max(1, (~ends).sum()))
+
+
+def _rate(row: Mapping[str, object]) -> float | None:
+    rate = row["steps_per_s"]
+    return rate if isinstance(rate, float) else None
+
+
+def _candidates(spec: EnvSpec, *, alone: bool) -> list[str]:
+    """The vectorizers that can step it."""
+    resolved, found = resolve(spec.env), []
+    for name in (*OWN, *LOOPS):
+        with suppress(EnvError):
+            choose_vectorizer(replace(spec, vectorizer=name), resolved)
+            if resolved.kind != "function" or alone != (name == "native"):
+                found.append(name)
+    return found
+
+
+def _auto(spec: EnvSpec, found: Sequence[Mapping[str, object]]) -> str:
+    """The one that raypid takes by itself."""
+    _, chosen = check(spec)
+    if chosen != "auto":
+        return chosen
+    names = [row["vectorizer"] for row in found]
+    if "sync" not in names:
+        return "native"
+    return "threads" if any(row["vectorizer"] == "sync" and row["waits"] for row in found) else "sync"
+
+
+def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
+    pulse, what = exam.channel.pulse, "cannot be made"
+    pulse.rest()
+    try:
+        with closing(make_vector(spec)) as vector:
+            pulse.rest()
+            what = "failed"
+            return _stepped(vector, vector.reset(), exam, seconds, pulse)
+    except UserError as error:
+        return {"note": f"{what}: {str(error).splitlines()[-1]}"}
+    finally:
+        pulse.rest()
+
+
+def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
+    """Random actions [B, *] that the masks in `obs` allow."""
+    rows = [from_tree(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
+    return to_tree(exam.env.action_space, [exam.action(row) for row in rows])
+
+
+def _stepped(vector: VectorEnv, obs: Tree, exam: Exam, seconds: float, pulse: Pulse) -> dict[str, object]:
+    space, num = vector.action_space, vector.num_envs
+    space.seed(SEED)
+    actions = [to_tree(space, [space.sample() for _ in range(num)]) for _ in range(BATCHES)]
+    steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
+    until = time.perf_counter() + seconds
+    while steps < 2 or time.perf_counter() < until:
+        action = _allowed(exam, obs, num) if exam.is_masked else actions[steps % BATCHES]
+        start, start_cpu = time.perf_counter(), time.thread_time()
+        step = vector.step(action)
+        obs, steps = step.obs, steps + 1
+        if steps:
+            wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
+            valid += int(np.count_nonzero(step.valid))
+        pulse.rest()
+    return {"steps_per_s": valid / wall, "waits": waits(wall / (steps * num), cpu / (steps * num))}
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+class Replayed(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Gives observations that were seen before, at no cost: what remains is the cost of learning."""
+
+    def __init__(self, num_envs: int, seen: Sequence[Any], observation: Space, action: Space) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = observation, action
+        self.observation_space, self.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        rng = np.random.default_rng(SEED)
+        picked = rng.integers(len(seen), size=(BATCHES, num_envs))
+        self._obs = [from_tree(observation, to_tree(observation, [seen[i] for i in row])) for row in picked]
+        self._rewards = rng.standard_normal((BATCHES, num_envs)).astype(np.float32)
+        self._steps = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self._obs[0], {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._steps += 1
+        no = np.zeros(self.num_envs, bool)
+        ended = np.full(self.num_envs, self._steps % 100 == 0)
+        return self._obs[self._steps % BATCHES], self._rewards[self._steps % BATCHES], ended, no, {}
+
+
+def measure_training(
+    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, object]], seconds: float
+) -> dict[str, object]:
+    """Measure for about `seconds` seconds what the algorithm costs for each step, and add what the environment costs: the time of a million steps.
+
+    Both are measured one after the other and in one process. Evaluations are left out.
+    """
+    pulse = exam.channel.pulse
+    pulse.rest()
+    observation, action = exam.env.observation_space, exam.env.action_space
+    images = any(part.is_picture for part in exam.observations.parts)
+
+    def replayed(num_envs: int) -> Replayed:
+        return Replayed(num_envs, exam.kept, observation, action)
+
+    small = (SMALL_IMAGES if images else SMALL)[run]
+    settings = {"num_envs_per_worker": config.num_envs_per_worker, "frame_stack": config.frame_stack, "seed": SEED}
+    try:
+        with Agent(run, {"env": replayed, **settings, **small}) as agent:
+            agent_s, updates = _learned(agent, run, seconds, pulse)
+    except UserError as error:
+        return {"seconds": None, "env_share": None, "note": _why_not(run, error, action)}
+    except ModuleNotFoundError as error:
+        return {"seconds": None, "env_share": None, "note": f"{run} needs the package {error.name!r}"}
+    auto = next((row for row in vectors if row["auto"]), None)
+    rate = None if auto is None else _rate(auto)
+    env_s = 1 / rate if rate else exam.mean_step_s()
+    return {
+        "seconds": MILLION * (env_s + agent_s), "env_share": env_s / (env_s + agent_s), "env_s_per_step": env_s,
+        "learning_s_per_step": agent_s, "updates_per_step": updates, "note": "",
+    }  # fmt: skip
+
+
+def _why_not(run: str, error: UserError, action: Space) -> str:
+    """Why an algorithm cannot be measured, beginning with its name."""
+    text = str(error).splitlines()[0]
+    if " takes " in text and type(action).__name__ in text:
+        return f"{run} does not take {type(action).__name__}"
+    return text if text.startswith(f"{run} ") else f"{run}: {text}"
+
+
+def _learned(agent: Agent, run: str, seconds: float, pulse: Pulse) -> tuple[float, float]:
+    """(Seconds for each step without the environment, updates for each step) of some iterations."""
+    until = time.monotonic() + seconds
+    while not agent.num_updates:  # imports, and the rows to start with
+        agent.train()
+        pulse.rest()
+    steps, updates, spent = agent.timesteps, agent.num_updates, 0.0
+    for _ in range(ITERATIONS[run]):
+        result = agent.train()
+        pulse.rest()
+        spent += result["time_this_iter_s"] - result["timing/env"]
+        if time.monotonic() > until:
+            break
+    num = max(1, agent.timesteps - steps)
+    return spent / num, (agent.num_updates - updates) / num

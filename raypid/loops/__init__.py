@@ -1,0 +1,1 @@
+"""The three training loops, and what feeds them."""

@@ -1,0 +1,366 @@
+"""The files that a run writes while it trains: params.json, result.json, progress.csv and TensorBoard events.
+
+result.json is the record: one JSON object per line, each written in one piece, one for an iteration or, in a long run, for several
+(`raypid.report.thinning`). The other files are made from the same numbers; progress.csv is rebuilt from result.json when its
+columns change or a run is resumed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raypid.errors import UserError
+from raypid.plugins.modules import name_of
+from raypid.report.run_folder import PARAMS, RESULTS, Row, RunFolder, number, read_rows
+from raypid.report.thinning import Thinning, Value
+from raypid.storage.neighbours import nothing_at, refuse_file
+from raypid.storage.outputs import AppendFile, Unwritten, explained, replacing
+from raypid.storage.ownership import with_signature
+
+if TYPE_CHECKING:
+    from raypid.types import Json  # imports NumPy
+
+PROGRESS = "progress.csv"
+EXPLOITS = "exploits.json"
+"""A file of a member of a population: what it has taken over from others."""
+CHECK_SECONDS = 1.0
+"""Seconds between checks that the files are still there."""
+
+
+class FolderLost(RuntimeError):
+    """A run's folder was deleted, moved or replaced while the run wrote to it."""
+
+
+class RunLogger(AbstractContextManager["RunLogger"]):
+    """Writes the results of one run into its folder. What was logged survives the process.
+
+    Args:
+        folder: created if missing. New results are added to those that it already holds.
+        resume_iteration: iteration of the checkpoint that the run resumes from; later results are dropped.
+        tell: shows the user, once for each, that progress.csv or the events cannot be written. The run goes on without them, since
+            result.json has the same numbers. progress.csv gets the missing rows as soon as it can be written.
+
+    Raises:
+        Unwritten: result.json or params.json cannot be written (the disk is full); the message names it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        resume_iteration: int | None = None,
+        tell: Callable[[str], object] = warnings.warn,
+    ) -> None:
+        self.folder = Path(folder)
+        results = self.folder / RESULTS
+        with explained(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with explained(results):
+            num_kept, kept = _repair(results, resume_iteration)
+        self._thinning = Thinning(num_kept, number(kept, "time_total_s"))
+        self._results = AppendFile(results)
+        self._tell, self._told = tell, set[str]()
+        self._columns: dict[str, None] = {}
+        self._progress: AppendFile | None = None
+        """None if it must be rewritten."""
+        self._widening_due = 0.0
+        self._widening_owed = False
+        self._purge_from = _step_of(kept) + 1 if kept else 0
+        self._events: EventFile | None = None
+        with self._dispensable("progress"):
+            if kept:
+                self._rewrite_progress()
+            else:
+                self._progress = AppendFile(self.folder / PROGRESS)
+        with self._dispensable("events"):
+            self._open_events()
+        self._check_due = 0.0
+
+    @contextmanager
+    def _dispensable(self, name: str) -> Iterator[None]:
+        """Go on if a file cannot be written that repeats the numbers of result.json, and say so once."""
+        try:
+            yield
+        except Unwritten as error:
+            if name not in self._told:
+                self._told.add(name)
+                self._tell(f"{error} Training goes on without it; {RESULTS} has the numbers.")
+
+    def check(self) -> None:
+        """Check that the record is still where it was, since a deleted file takes everything that is written to it.
+
+        Raises:
+            FolderLost: it is not.
+        """
+        if not self._results.is_in_place():
+            self._widening_owed = False
+            raise FolderLost(f"{self._results.path} was deleted, moved or replaced while the run wrote to it.")
+
+    def write_params(self, params: Mapping[str, object]) -> None:
+        """Write params.json in one piece, signed as this user's. Classes and functions become "module:name"."""
+        plain = {str(key): _plain(value) for key, value in params.items()}
+        text = json.dumps(with_signature(PARAMS, plain), indent=2, allow_nan=False)
+        _replace(self.folder / PARAMS, (text + "\n").encode())
+
+    def log(self, result: Mapping[str, object]) -> None:
+        """Add the numbers of an iteration. NaN and infinities become null (TensorBoard: no point; CSV: an empty cell).
+
+        In a long run they may be put off, to be written together with those of the next iterations.
+
+        Raises:
+            UserError: a value is not a number; the message names its key.
+            FolderLost: as `check`, within a second or two.
+        """
+        if (now := time.monotonic()) >= self._check_due:
+            self.check()
+            self._check_due = now + CHECK_SECONDS
+        row = {key: _scalar(key, value) for key, value in result.items()}
+        if self._thinning.is_due(row):
+            self._write(self._thinning.joined(row))
+        else:
+            self._thinning.put_off(row)
+
+    def _write(self, row: Mapping[str, Value]) -> None:
+        self._results.append((json.dumps(row, allow_nan=False) + "\n").encode())
+        self._thinning.written(row)
+        with self._dispensable("progress"):
+            self._log_progress(row)
+        scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
+        with self._dispensable("events"):
+            self._open_events().add(_step_of(row), scalars)
+
+    def close(self) -> None:
+        if owed := self._thinning.owed:
+            try:
+                with suppress(FolderLost):
+                    self._write(owed)
+            except Unwritten as error:
+                self._tell(f"{error} The results of the last iterations are missing.")
+        if self._widening_owed:
+            with suppress(FolderLost), self._dispensable("progress"):
+                self._rewrite_progress()
+        for file in (self._results, self._progress, self._events):
+            if file is not None:
+                file.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open_events(self) -> EventFile:
+        if self._events is None:
+            self._events = EventFile(self.folder, purge_from=self._purge_from)
+        return self._events
+
+    def _log_progress(self, row: Mapping[str, Value]) -> None:
+        if self._progress is None or not row.keys() <= self._columns.keys():
+            self._widening_owed = True
+            # A rewrite reads the whole run. If new keys keep coming, limit it to 2% of the time.
+            started = time.perf_counter()
+            if started >= self._widening_due:
+                try:
+                    self._rewrite_progress()
+                finally:
+                    self._widening_due = started + 50 * (time.perf_counter() - started)
+                return
+        if self._progress is not None:
+            try:
+                self._progress.append(_csv_line(row.get(column) for column in self._columns))
+            except Unwritten:
+                self._close_progress()
+                raise
+
+    def _close_progress(self) -> None:
+        """Close progress.csv, which is then rewritten with the next result."""
+        if self._progress is not None:
+            self._progress.close()
+        self._progress, self._widening_owed = None, True
+
+    def _rewrite_progress(self) -> None:
+        """Rebuild progress.csv from result.json, with a column for every key so far."""
+        self.check()
+        rows = [row for _, row in read_rows(self.folder / RESULTS)]
+        self._columns = dict.fromkeys(key for row in rows for key in row)
+        body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
+        self._close_progress()
+        path = self.folder / PROGRESS
+        _replace(path, _csv_line(self._columns) + body)
+        self._progress, self._widening_owed = AppendFile(path), False
+
+
+def read_results(folder: str | os.PathLike[str]) -> list[Row]:
+    """Read the results of a run, finished or not, oldest first; null is read as NaN.
+
+    Raises:
+        UserError: the folder has none, or a line is not JSON.
+    """
+    refuse_file(folder)
+    if not os.path.isdir(folder):
+        raise UserError(nothing_at(folder))
+    if not os.path.isfile(os.path.join(folder, RESULTS)):
+        raise UserError(f"no {RESULTS} in {Path(folder)}: give the folder of a run (the --out of `raypid train`)")
+    return RunFolder(folder).results
+
+
+def read_params(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the settings of a run; an empty dict if there is no params.json.
+
+    Raises:
+        UserError: the file is not JSON.
+    """
+    return RunFolder(folder).params
+
+
+class EventFile(AppendFile):
+    """TensorBoard scalars: a TFRecord file of Event protocol buffers, encoded here.
+
+    tensorboardX would do the same, but it imports torch, which takes 1.0 s: a third of a whole CartPole run.
+    Field numbers: tensorboard/compat/proto/{event,summary}.proto.
+    """
+
+    def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
+        """Create a file. TensorBoard ignores what older files hold from step `purge_from` on (0: ignores nothing)."""
+        from socket import gethostname
+
+        super().__init__(folder / f"events.out.tfevents.{time.time():.6f}.{gethostname()}")
+        try:
+            self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
+            if purge_from:
+                self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
+        except Unwritten:  # the next attempt has another name
+            self.close()
+            with suppress(OSError):
+                self.path.unlink()
+            raise
+
+    def add(self, step: int, scalars: Mapping[str, int | float]) -> None:
+        """Add the numbers of a step."""
+        # struct refuses numbers that float32 cannot hold
+        floats = [struct.pack("<f", min(max(value, -3.4e38), 3.4e38)) for value in scalars.values()]
+        values = b"".join([_head(key) + value for key, value in zip(scalars, floats)])
+        self._append_event(step, b"\x2a" + _sized(values))
+
+    def _append_event(self, step: int, what: bytes) -> None:
+        event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
+        size = struct.pack("<Q", len(event))
+        self.append(b"".join((size, _masked_crc(size), event, _masked_crc(event))))
+
+
+@cache
+def _head(key: str) -> bytes:
+    """A Summary.Value without its number: size, tag and the key of simple_value."""
+    tag = b"\x0a" + _sized(key.encode(errors="backslashreplace")) + b"\x15"
+    return b"\x0a" + _varint(len(tag) + 4) + tag
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _sized(data: bytes) -> bytes:
+    return _varint(len(data)) + data
+
+
+@cache
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for crc in range(256):
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return tuple(table)
+
+
+def _masked_crc(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as in TFRecord."""
+    table, crc = _crc_table(), 0xFFFFFFFF
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _repair(path: Path, resume_iteration: int | None) -> tuple[int, dict[str, Value]]:
+    """Cut off an incomplete line and the results after `resume_iteration`; returns how many are left, and the last of them."""
+    if not path.exists():
+        return 0, {}
+    size, num, last = 0, 0, dict[str, Value]()
+    for end, row in read_rows(path):
+        if resume_iteration is not None and _whole(row, "training_iteration") > resume_iteration:
+            break
+        size, num, last = end, num + 1, row
+    os.truncate(path, size)
+    return num, last
+
+
+def _step_of(row: Mapping[str, Value]) -> int:
+    return _whole(row, "timesteps_total") or _whole(row, "training_iteration")
+
+
+def _whole(row: Mapping[str, Value], key: str) -> int:
+    """The count `key` of a result; 0 where there is none."""
+    value = row.get(key)
+    return int(value) if isinstance(value, (int, float)) and 0 <= value < 2**63 else 0
+
+
+def _scalar(key: str, value: object) -> Value:
+    """Convert a metric to a plain int, finite float, text or None."""
+    if hasattr(value, "item"):  # a scalar of NumPy or torch; arrays raise
+        with suppress(TypeError, ValueError, RuntimeError):
+            value = value.item()
+    if not isinstance(value, (int, float, str, type(None))):
+        raise UserError(f"metric {key!r} is a {type(value).__name__}: give one number, such as the mean")
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value
+
+
+def _plain(value: object) -> Json:
+    """Convert settings to JSON; what JSON cannot hold is written as text."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "tolist"):  # NumPy
+        return _plain(value.tolist())
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__qualname__"):
+        return name_of(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return repr(value)
+
+
+def _csv_line(cells: Iterable[Value]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode(errors="backslashreplace")  # JSON allows half characters, UTF-8 does not
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that readers, also after a crash, find either the old one or the new one."""
+    with explained(path), replacing(path) as beside:
+        beside.write_bytes(data)

@@ -1,0 +1,494 @@
+"""Learning curves of one or several runs, as a picture with one panel for each task.
+
+Of a single run, thin lines are training returns as reported; thick lines are evaluation means with their 95% intervals. Runs that
+differ only in their seed are drawn as one curve: the interquartile mean over the seeds, with its bootstrap interval. Settings without an
+evaluation are drawn by their training returns, thinner where others of the panel have evaluations.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from raypid.errors import UserError, shown
+from raypid.report.panel import count, some
+from raypid.report.run_folder import EVALUATION, NAMES, TRAINING, RunFolder, known
+from raypid.report.runs import Group, check_key, find_runs, group_by_seed, grouped
+from raypid.report.statistics import CENTRES, Centre, Column, bootstrap_interval
+from raypid.storage.outputs import replacing, usable
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EPISODES = 20
+"""Training episodes of which a curve shows the mean."""
+NEW_EPISODES = "episode_reward_this_iter"
+INTERVAL = "evaluation/episode_reward_ci95"
+LOWEST, HIGHEST = "evaluation/episode_reward_min", "evaluation/episode_reward_max"
+
+XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
+Style: TypeAlias = "str | tuple[int, tuple[float, ...]]"
+Look: TypeAlias = tuple[str, Style]
+"""The colour and the style of a setting's line, the same in every panel."""
+
+# Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+STYLES: tuple[Style, ...] = ("-", (0, (2.2, 1.0)), (0, (4, 0.9, 0.8, 0.9)))
+GREY = "#BBBBBB"
+MOST = 20
+"""Settings with colours of their own. If there are more, the best ones have colours and the others are grey."""
+THIN = 1.2
+"""Width of training returns where evaluations are drawn too."""
+MAX_TITLE = 200
+POINTS = 200
+"""Points of a curve over seeds."""
+UNFINISHED = 0.5
+"""Fraction below which a seed is drawn by itself: if it did not finish and came less far than this part of the longest, or if its values
+(such as a single evaluation) span less than this part of the widest. If some seeds have no values before this part, all are."""
+TRAINING_LINES = 4
+"""Settings with evaluations above which their training returns are left out of a panel."""
+EPISODE_BANDS = 6
+"""Curves of a panel above which single runs have neither points nor the intervals of their evaluations."""
+FURTHER = 0.02
+"""The beginning of a seed before the others have begun, or its end after one has ended, is drawn by itself from this fraction on."""
+
+
+@dataclass(slots=True)
+class Curve:
+    """The curve of the runs of one task that differ only in their seed."""
+
+    group: Group
+    counted: int
+    """Seeds that the centre is over."""
+    x: Column = field(default_factory=lambda: np.zeros(0))
+    """[K], empty if nothing can be drawn over the seeds."""
+    centre: Column = field(default_factory=lambda: np.zeros(0))
+    low: Column = field(default_factory=lambda: np.zeros(0))
+    """The interval [K]; NaN where there is none."""
+    high: Column = field(default_factory=lambda: np.zeros(0))
+    is_evaluation: bool = False
+    is_carried: bool = False
+    """Whether a seed that has finished keeps its last value from there on."""
+    singles: list[tuple[Column, Column]] = field(default_factory=list)
+    """Seeds drawn by themselves: where others have not begun or have ended, and unfinished ones."""
+    training: tuple[Column, Column] | None = None
+    """Training returns, in addition to evaluations."""
+
+
+def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_total") -> Path:
+    """Draw the learning curves of these runs into `out`, whose ending is the format (png, svg, pdf); returns its path.
+
+    Args:
+        folders: of runs, or of parents of runs.
+
+    Raises:
+        ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
+        Unwritten: the disk is full. An earlier picture is as it was.
+    """
+    if not folders:
+        raise UserError("learning_curve needs the folder of at least one run")
+    runs, _ = find_runs(folders, empty=True)
+    with_results = [run for run in runs if run.results]
+    return draw(curves(with_results or runs, x), out, x)
+
+
+def curves(
+    runs: Sequence[RunFolder], x: XAxis, *, y: str | None = None, centre: Centre = "iqm", smooth: float = 0
+) -> list[Curve]:
+    """Compute the curves of these runs, one for each task and setting.
+
+    Args:
+        smooth: a running mean over this many points of each run, or over this part of them if it is below 1. Evaluation
+            means are smoothed only if `y` names them.
+
+    Raises:
+        UserError: no run has a number `y`; no episode has ended in any of them.
+    """
+    if y is not None:
+        check_key(runs, y)
+    groups = group_by_seed(runs)
+    drawn = [_curve(group, x, y, centre, smooth) for group in groups]
+    drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
+    if not drawn:
+        raise UserError(f"no episode has ended yet in {some([str(run.path) for run in runs])}: nothing to draw")
+    return drawn
+
+
+def notes_on(drawn: Sequence[Curve]) -> list[str]:
+    """Return a sentence for each task in which some settings have no evaluations, so that their training returns are drawn instead."""
+    notes = []
+    for task, there in _by_task(drawn).items():
+        lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
+        if 0 < len(lacking) < len(there):
+            have, their = ("has", "its") if len(lacking) == 1 else ("have", "their")
+            notes.append(
+                f"{task}: {len(lacking)} of {len(there)} settings {have} no evaluation ({some(lacking)}): {their} training returns are drawn, thin."
+            )
+    return notes
+
+
+def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:
+    evaluated = y is None and any(EVALUATION in run.keys for run in group.runs)
+    training = [_smoothed(run.curve(x, y) if y else training_curve(run, x), smooth) for run in group.runs]
+    if len(group.runs) > 1:
+        if not evaluated:
+            return _over_seeds(group, training, x, centre)
+        curve = _over_seeds(group, [run.curve(x, EVALUATION) for run in group.runs], x, centre)
+        curve.is_evaluation = True
+        thin = _over_seeds(group, training, x, centre, interval=False)
+        curve.training = (thin.x, thin.centre)
+        return curve
+    if not evaluated:
+        xs, ys = training[0]
+        none = np.full(len(xs), np.nan)
+        return Curve(group, 1, xs, ys, none, none)
+    run = group.runs[0]
+    xs, ys = run.curve(x, EVALUATION)
+    where, half = run.curve(x, INTERVAL)
+    half = half if len(where) == len(xs) else np.full(len(xs), np.nan)
+    # No mean is beyond what episodes can reach: where all reach 500, the interval ends there.
+    low = np.maximum(ys - half, min(run.curve(x, LOWEST)[1], default=-math.inf))
+    high = np.minimum(ys + half, max(run.curve(x, HIGHEST)[1], default=math.inf))
+    return Curve(group, 1, xs, ys, low, high, is_evaluation=True, training=training[0])
+
+
+def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
+    """Return training returns (x [K], value [K]): means of EPISODES episodes that ended one after the other, each at the mean of the x at
+    which they ended, so that the curve is not late by the episodes that it is a mean of.
+
+    Runs of earlier versions have no returns of single iterations. Theirs are the means of the last 100 episodes.
+    """
+    xs, means, totals = (run.column(key) for key in (x, NEW_EPISODES, "episodes_total"))
+    counts = np.maximum(np.diff(np.nan_to_num(totals, posinf=0.0), prepend=0.0), 1.0)
+    there = np.isfinite(xs) & np.isfinite(means) & np.isfinite(totals)
+    if not there.any():
+        return run.curve(x, TRAINING)
+    xs, means, counts = xs[there], means[there], counts[there]
+    ended, returns, places = (
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (counts, counts * means, counts * xs)
+    )
+    first = np.maximum(np.searchsorted(ended, ended[1:] - EPISODES, side="right") - 1, 0)
+    size = ended[1:] - ended[first]
+    whole = size >= min(EPISODES, ended[-1]) / 4  # a mean of the first one or two would be a matter of luck
+    return ((places[1:] - places[first]) / size)[whole], ((returns[1:] - returns[first]) / size)[whole]
+
+
+def _over_seeds(
+    group: Group, columns: Sequence[tuple[Column, Column]], x: XAxis, centre: Centre, *, interval: bool = True
+) -> Curve:
+    """Interpolate the seeds of a group on a common grid, from where all have begun to where the first one ends.
+
+    A run that reached its goal needed no more steps: it keeps its last value, as the policy does that it learnt. Over time, so does
+    one that ended at any of its stop criteria. Any other seed would have gone on, nobody knows where to.
+    """
+    known_runs = [(run, column) for run, column in zip(group.runs, columns) if len(column[0])]
+    if not known_runs:
+        return Curve(group, 0)
+    end = max(xs[-1] for _, (xs, _) in known_runs)
+    widest = max(xs[-1] - xs[0] for _, (xs, _) in known_runs)
+    over_time = x == "time_total_s"
+    seeds: list[tuple[Column, Column, bool]] = []
+    singles: list[tuple[Column, Column]] = []
+    for run, (xs, ys) in known_runs:
+        keeps = run.ending.at_goal or (over_time and run.ending.state == "finished")
+        is_sparse = not keeps and xs[-1] - xs[0] < UNFINISHED * min(widest, run.last(x))  # would end the curve of all
+        if is_sparse or (run.ending.state != "finished" and xs[-1] < UNFINISHED * end):
+            singles.append((xs, ys))
+        else:
+            seeds.append((xs, ys, keeps))
+    start = max(xs[0] for xs, _, _ in seeds)
+    last = min((xs[-1] for xs, _, keeps in seeds if not keeps), default=end)
+    if last < start <= last + FURTHER * end:  # such as a single evaluation of each, at the end
+        last = start
+    if last < start:
+        return Curve(group, len(seeds), singles=[*singles, *((xs, ys) for xs, ys, _ in seeds)])
+    grid = np.unique(np.linspace(start, last, POINTS))
+    table = np.stack([np.interp(grid, xs, ys) for xs, ys, _ in seeds])
+    low, high = bootstrap_interval(table, centre) if interval else (table[0], table[0])
+    carried = any(keeps and xs[-1] < last for xs, _, keeps in seeds)
+    for xs, ys, keeps in seeds:
+        if start > UNFINISHED * end and xs[0] < start - FURTHER * end:
+            before = np.concatenate([xs[xs < start], [start]])
+            singles.append((before, np.interp(before, xs, ys)))
+        if not keeps and xs[-1] > last + FURTHER * end:
+            beyond = np.concatenate([[last], xs[xs > last]])
+            singles.append((beyond, np.interp(beyond, xs, ys)))
+    return Curve(group, len(seeds), grid, CENTRES[centre](table), low, high, is_carried=carried, singles=singles)
+
+
+def _smoothed(column: tuple[Column, Column], smooth: float) -> tuple[Column, Column]:
+    """A running mean over the values, centred; near the ends over fewer, but as many on each side."""
+    xs, ys = column
+    width = round(smooth * len(ys)) if smooth < 1 else int(smooth)
+    if width < 2 or len(ys) < 3:
+        return column
+    places = np.arange(len(ys))
+    reach = np.minimum.reduce([np.full(len(ys), width // 2), places, places[::-1]])
+    sums = np.concatenate([[0.0], np.cumsum(ys)])
+    return xs, (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
+
+
+# -- the picture -------------------------------------------------------------------------------------------------------
+
+
+def draw(
+    drawn: Sequence[Curve],
+    out: Path,
+    x: XAxis,
+    *,
+    y: str | None = None,
+    centre: Centre = "iqm",
+    smooth: float = 0,
+    title: str | None = None,
+) -> Path:
+    """Draw what `curves` computed with the same arguments, into `out`; returns its path.
+
+    Raises:
+        ValueError: the format is unknown.
+        Unwritten: the disk is full. An earlier picture is as it was.
+    """
+    from matplotlib.figure import Figure
+
+    by_task = _by_task(drawn)
+    looks = _looks(drawn, ranked=y is None)
+    rows, columns = _grid(len(by_task))
+    width = max(8.0, 4.1 * columns)
+    figure = Figure(figsize=(width, 4.8), dpi=150, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    runs = [run for curve in drawn for run in curve.group.runs]
+    unit, x_label = _x_unit(runs, x)
+    evaluated = any(curve.is_evaluation for curve in drawn)
+    for axes in panels.flat[len(by_task) :]:
+        axes.set_visible(False)
+    y_label = NAMES.get(y, y) if y else "episode return" if evaluated else "training return"
+    for index, (axes, (task, there)) in enumerate(zip(panels.flat, by_task.items())):
+        _draw_panel(axes, there, looks, unit)
+        if y is None or y.endswith(TRAINING):
+            _draw_target(axes, [run for curve in there for run in curve.group.runs])
+        _dress(axes, x)
+        if index % columns == 0:
+            axes.set_ylabel(y_label, fontsize=10.5)
+        if index + columns >= len(by_task):
+            axes.set_xlabel(x_label, fontsize=10.5)
+        if len(by_task) > 1:
+            mixed = y is None and evaluated and not any(curve.is_evaluation for curve in there)
+            axes.set_title(_cut(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
+    text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
+    if len(by_task) > 1:
+        figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    else:
+        panels[0, 0].set_title(text, loc="left", fontsize=13, fontweight="bold", pad=10)
+    handles = _legend(drawn, looks, y, centre, smooth)
+    legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
+    height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7
+    figure.set_figheight(height + 0.21 * -(-len(handles) // legend_columns))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=9.5, handlelength=3.2
+    )
+    return _save(figure, Path(out))
+
+
+def _save(figure: Figure, out: Path) -> Path:
+    with usable(out, "The picture"):
+        if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
+            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(str(out))}.")
+        picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a title in letters that the font lacks
+            figure.savefig(picture, format=out.suffix.removeprefix("."))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as beside:
+            beside.write_bytes(picture.getbuffer())
+    return out
+
+
+def _by_task(drawn: Sequence[Curve]) -> dict[str, list[Curve]]:
+    return grouped(drawn, lambda curve: curve.group.task)
+
+
+def _grid(panels: int) -> tuple[int, int]:
+    """(rows, columns) for this many panels."""
+    columns = panels if panels <= 3 else 2 if panels == 4 else 3 if panels <= 9 else 4
+    return -(-panels // columns), columns
+
+
+def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
+    """Colours and line styles by label. With more than MOST labels, only those with the best last value in any task have them, or the
+    first ones if more is not better. The others are grey."""
+    labels = list(dict.fromkeys(curve.group.label for curve in drawn))
+    chosen = labels
+    if len(labels) > MOST:
+        places: dict[str, int] = {}
+        for there in _by_task(drawn).values():
+            if ranked:
+                there.sort(key=lambda curve: -curve.centre[-1] if len(curve.centre) else math.inf)
+            for place, curve in enumerate(there):
+                places[curve.group.label] = min(place, places.get(curve.group.label, place))
+        chosen = sorted(labels, key=lambda label: places[label])[:MOST]
+    own = itertools.product(STYLES, COLOURS)
+    return {label: (colour, style) for label, (style, colour) in zip(filter(chosen.__contains__, labels), own)}
+
+
+def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
+    evaluated = any(curve.is_evaluation for curve in drawn)
+    for curve in drawn:
+        colour, style = looks.get(curve.group.label, (GREY, "-"))
+        grey = colour == GREY
+        crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
+        few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
+        width = 1.0 if grey else 2.4 if curve.is_evaluation or curve.counted > 1 else 1.8
+        if evaluated and not curve.is_evaluation:
+            width = min(THIN, width)
+        if curve.training is not None and len(drawn) <= TRAINING_LINES:
+            axes.plot(curve.training[0] / unit, curve.training[1], ls=style, color=colour, lw=1.0, alpha=0.5)
+        axes.plot(
+            curve.x / unit, curve.centre, ls=style, color=colour, lw=width,
+            marker="o" if few else None, ms=4.5, solid_capstyle="round", zorder=1.5 if grey else 3,
+        )  # fmt: skip
+        if len(curve.x) == 1:
+            axes.vlines(curve.x / unit, curve.low, curve.high, color=colour, lw=5, alpha=0.3)
+        elif not grey and not crowded and not (curve.low != curve.low).all():
+            axes.fill_between(curve.x / unit, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
+        for xs, ys in curve.singles:
+            axes.plot(xs / unit, ys, ":", marker="." if len(xs) == 1 else None, ms=5, color=colour, lw=1.3, zorder=2)
+
+
+def _title(groups: Sequence[Group], y: str | None = None) -> str:
+    runs = [run for group in groups for run in group.runs]
+    algorithms, tasks = {run.algorithm for run in runs}, {group.task for group in groups}
+    of = f"{NAMES.get(y, y)}, " if y else ""
+    if len(tasks) > 1:
+        return of + (f"{runs[0].algorithm} learning curves" if len(algorithms) == 1 else "Learning curves")
+    env = groups[0].task or "Learning curve"
+    title = f"{runs[0].algorithm} on {env}" if len(algorithms) == 1 and runs[0].algorithm else env
+    if len(groups) == 1:
+        seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
+        title += f", {seeds}" if seeds else ""
+    return of + title
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _draw_target(axes: Axes, runs: Sequence[RunFolder]) -> None:
+    """Draw a line at the return at which the runs stop, if it is the same for all and within or near the plotted range."""
+    targets = {next((float(v) for k, v in run.stop.items() if k.endswith(TRAINING) and known(v)), None) for run in runs}
+    target = targets.pop() if len(targets) == 1 else None
+    low, high = axes.get_ylim()
+    if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:
+        axes.axhline(target, color="#888888", lw=1.0, ls=(0, (5, 4)), zorder=1)
+        left = axes.get_yaxis_transform()
+        axes.text(0.005, target, f"target {target:g}", transform=left, va="bottom", fontsize=8.5, color="#666666")
+
+
+def _dress(axes: Axes, x: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
+    if x == "timesteps_total":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    axes.grid(True, color="#E3E3E3", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.01)
+    axes.set_xlim(left=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#999999")
+    axes.tick_params(colors="#444444", labelsize=9.5)
+
+
+def _legend(
+    drawn: Sequence[Curve], looks: dict[str, Look], y: str | None, centre: Centre, smooth: float
+) -> list[Artist]:
+    """Legend entries: the colours if there are several settings, then what lines and shaded areas are."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    labels = {curve.group.label for curve in drawn}
+    one = len(labels) == 1
+    colour = COLOURS[0] if one else "#4D4D4D"
+
+    def line(label: str, colour: str = colour, style: Style = "-", lw: float = 2.4, alpha: float = 1.0) -> Artist:
+        return Line2D([], [], label=label, color=colour, ls=style, lw=lw, alpha=alpha)
+
+    entries = []
+    if not one:
+        entries = [line(_named(label, drawn), *look) for label, look in looks.items()]
+        if len(looks) < len(labels):
+            entries.append(line(f"the other {len(labels) - len(looks)} settings", GREY, lw=1.0))
+    seeds = any(curve.counted > 1 and len(curve.x) for curve in drawn)
+    cuts = max(curve.counted for curve in drawn) > 3  # of up to three, the interquartile mean is the mean
+    kind = f", {CENTRE_NAMES['mean' if centre == 'iqm' and not cuts else centre]}" if seeds else ""
+    means = f" (running mean of {smooth:g} points)" if smooth >= 1 else f" (running mean of {smooth:.0%} of the points)"
+    means = means if smooth else ""
+    evaluated = any(curve.is_evaluation for curve in drawn)
+    if y is None and _shows_training(drawn):
+        runs = [run for curve in drawn for run in curve.group.runs]
+        num = EPISODES if any(NEW_EPISODES in run.keys for run in runs) else 100
+        label = f"training{kind or ' return'} ({num} episodes){means}"
+        entries.append(line(label, lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1.0))
+    elif y is not None and (kind or means):
+        entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
+    if any(curve.is_evaluation and len(curve.x) for curve in drawn):
+        entries.append(line(f"evaluation{kind or ' mean'}"))
+    bands = ["over the episodes of an evaluation"] * _shows_episode_bands(drawn)
+    bands += [f"over seeds{' where there are several' if bands else ''}"] * seeds
+    if bands:
+        entries.append(Patch(color=colour, alpha=0.2, lw=0, label=f"95% interval {', '.join(bands)}"))
+    if any(curve.singles for curve in drawn):
+        entries.append(line("single seeds where others have no values, or that did not finish", style=":", lw=1.3))
+    if any(curve.is_carried for curve in drawn):
+        entries.append(line("(seeds that have finished keep their last value)", alpha=0.0))
+    return entries
+
+
+CENTRE_NAMES: dict[Centre, str] = {"iqm": "interquartile mean", "median": "median", "mean": "mean"}
+
+
+def _shows_training(drawn: Sequence[Curve]) -> bool:
+    panels = _by_task(drawn).values()
+    return any(len(there) <= TRAINING_LINES or not all(c.is_evaluation for c in there) for there in panels)
+
+
+def _shows_episode_bands(drawn: Sequence[Curve]) -> bool:
+    panels = [there for there in _by_task(drawn).values() if len(there) <= EPISODE_BANDS]
+    return any(c.is_evaluation and len(c.group.runs) == 1 for there in panels for c in there)
+
+
+def _named(label: str, drawn: Sequence[Curve]) -> str:
+    """A label with the number of its seeds, such as "lr=0.001 (2 of 3 seeds)"."""
+    counts = {(curve.counted, len(curve.group.runs)) for curve in drawn if curve.group.label == label}
+    low, high = min(c for c, _ in counts), max(n for _, n in counts)
+    seeds = "" if high == 1 else f"({low} of {high} seeds)" if low < high else f"({high} seeds)"
+    return f"{label} {seeds}".strip() or "all"
+
+
+def _legend_columns(labels: Sequence[str], characters: int) -> int:
+    """Number of columns, at most four, that fit below a picture of this many characters."""
+    for columns in (4, 3, 2):
+        rows = -(-len(labels) // columns)
+        widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
+        if len(widths) == columns and sum(widths) + 10 * columns <= characters:
+            return columns
+    return 1
+
+
+def _x_unit(runs: Sequence[RunFolder], x: str) -> tuple[float, str]:
+    """The divisor for x, and the name of the axis."""
+    if x == "timesteps_total":
+        return 1.0, "environment steps"
+    longest = max(run.last(x, 0) for run in runs)
+    if longest < 180:
+        return 1.0, "wall time (seconds)"
+    return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")

@@ -1,0 +1,276 @@
+"""Runs as their folders tell them: found below parent folders, put together where they differ only in their seed, and named by
+what sets them apart."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raypid.errors import UserError, reason, shown
+from raypid.plugins.registry import did_you_mean, suggest
+from raypid.report.logger import PROGRESS
+from raypid.report.run_folder import RESULTS, RunFolder
+from raypid.storage.changes import later
+from raypid.storage.neighbours import nothing_at
+
+# Keys that do not distinguish two runs: where and for how long they ran, what they saved, who wrote it down. Changes count separately.
+NOT_SETTINGS = frozenset({
+    "seed", "out", "folder", "stop", "address", "algorithm", "run", "env", "env_config", "config", "changes", "signature",
+    "checkpoint_interval", "keep_checkpoints", "final_episodes",
+})  # fmt: skip
+LONGEST_LABEL = 60
+"""Characters of a label; runs that differ in more than fits are named by their folder."""
+LONGEST_VALUE = 30
+MOST_KEYS = 100
+"""Keys that are searched for a similar one."""
+_INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
+"""Folders that are not searched for runs."""
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one task that differ only in their seed."""
+
+    task: str
+    label: str
+    """The settings that distinguish the group from others of its task, as text; "" if there are none."""
+    apart: dict[str, str]
+    """These settings by name: {"algorithm": "PPO", "model.hidden": "[64,64]"}."""
+    runs: list[RunFolder]
+
+
+def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFolder], list[str]]:
+    """Read the runs in these folders: each is the folder of a run, or a parent at any depth.
+
+    Args:
+        empty: also runs without a result, such as those that failed in their first iteration.
+
+    Returns:
+        The runs in the order of their names, each once, and a line for each folder below a parent that looks like a run
+        and cannot be read.
+
+    Raises:
+        UserError: a path is no folder, or neither a run nor a parent of one.
+    """
+    runs: dict[Path, RunFolder] = {}
+    skipped: list[str] = []
+    for path in map(Path, paths):
+        folders = list(_folders_of_runs(path)) if os.path.isdir(path) else []
+        if not folders:
+            raise UserError(_why_none(path))
+        for folder in folders:
+            if (real := Path(os.path.realpath(folder))) in runs:
+                continue
+            try:
+                run = RunFolder(folder).read()
+                if not run.results and not empty:
+                    raise UserError(f"{folder / RESULTS} holds no whole result")
+                runs[real] = run
+            except (UserError, OSError) as error:
+                if folder == path:
+                    raise
+                skipped.append(f"{folder} is left out: {reason(error).removeprefix(f'{folder / RESULTS}, ')}.")
+    if not runs:
+        raise UserError(f"No run here can be read. {skipped[0]}")
+    return list(runs.values()), skipped
+
+
+def _why_none(path: Path) -> str:
+    """Say why there are no results in a folder, and which folder would do."""
+    whole = next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None)
+    if os.path.exists(path) and whole is not None:
+        return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
+    if os.path.exists(path) and not os.path.isdir(path):
+        return f"{shown(str(path))} is a file: give the folder of a run, or one with runs in it"
+    if not os.path.isdir(path):
+        return nothing_at(path)
+    return (
+        why_without_results(path)
+        or f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
+    )
+
+
+def why_without_results(folder: Path) -> str:
+    """Why a folder with checkpoints has no results; "" if it has no checkpoints."""
+    if not any((folder / "checkpoints").glob("*/manifest.json")) and not any(folder.glob("*/manifest.json")):
+        return ""
+    return (
+        f"{folder} has checkpoints and no results: agent.train() returns them, and writes none. `raypid train`, raypid.train and agent.fit "
+        f"write {RESULTS}, of which curves are drawn; `raypid eval {shlex.quote(str(folder))}` plays what was saved."
+    )
+
+
+def check_key(runs: Sequence[RunFolder], key: str) -> None:
+    """Check that a result of these runs has a number of this name.
+
+    Raises:
+        UserError: none has; the message names the nearest.
+    """
+    keys = {key for run in runs for key in run.keys}
+    if key not in keys:
+        printable = sorted(name for name in keys if name.isprintable())[:MOST_KEYS]
+        nearest = difflib.get_close_matches(key, printable, 5, 0.0)
+        more = f" The nearest of {len(keys)}: {', '.join(nearest)}. {PROGRESS} of a run has them all in its first line."
+        hint = did_you_mean(key, printable) if suggest(key, printable) else more
+        raise UserError(f"No result of these runs has a number {shown(key)}.{hint}")
+
+
+def _folders_of_runs(path: Path) -> Iterator[Path]:
+    """Yield the folders of runs at and below `path`, in the order in which people count: trial-2 before trial-10."""
+    if (path / RESULTS).is_file():
+        yield path
+        return
+    try:
+        entries = [entry for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:  # a folder of somebody else's
+        return
+    for entry in sorted(entries, key=lambda entry: _counting(entry.name)):
+        if not entry.name.startswith(".") and entry.name not in _INSIDE:
+            yield from _folders_of_runs(path / entry.name)
+
+
+def _counting(name: str) -> list[tuple[int, str]]:
+    """A key that sorts digits within names as numbers."""
+    import re
+
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by a key, in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def group_by_seed(runs: Sequence[RunFolder]) -> list[Group]:
+    """Put runs together that have the same settings and different seeds, for each task; in the order of their first runs."""
+    return _labelled(
+        [replace(group, runs=part) for group in group_by_settings(runs) for part in _without_repetitions(group.runs)]
+    )
+
+
+def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
+    """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
+    flat = {run: {**flat_settings(run.params), **_changed(run)} for run in runs}
+    apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
+
+    def identity(run: RunFolder) -> tuple[str, ...]:
+        return run.task, run.algorithm, *(flat[run].get(key, "unset") for key in apart[run.algorithm])
+
+    several = len({run.algorithm for run in runs}) > 1
+    groups: list[Group] = []
+    for (task, algorithm, *values), same in grouped(runs, identity).items():
+        named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
+        groups.append(Group(task, "", named, same))
+    return _labelled(groups)
+
+
+def _changed(run: RunFolder) -> dict[str, str]:
+    """The changes of settings during the run, as one more setting: the run did not learn with its final settings alone."""
+    try:
+        changes = later(run.changes)
+    except ValueError:
+        return {"changed": "unknown"}
+    courses: dict[str, str] = {}
+    for change in changes:
+        if (key := change["key"]) not in NOT_SETTINGS:
+            begin = courses.get(key, f"{key}={_compact(change['from'])}")
+            courses[key] = f"{begin}, then {_compact(change['to'])} at {change['step']:,}"
+    return {"changed": "; ".join(courses.values()) or "nothing"}
+
+
+def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the settings that can distinguish two runs, {dotted name: value as text}."""
+    flat: dict[str, str] = {}
+    for key, value in settings.items():
+        if not prefix and key in NOT_SETTINGS:
+            continue
+        if isinstance(value, dict) and value:
+            flat |= flat_settings(value, f"{prefix}{key}.")
+        elif value != {}:
+            flat[prefix + key] = _compact(value)
+    return flat
+
+
+def _keys_apart(runs: Sequence[RunFolder], algorithm: str, flat: dict[RunFolder, dict[str, str]]) -> list[str]:
+    """The settings in which runs of this algorithm differ within a task, in the order of params.json.
+
+    One that some runs do not have is no difference if the others agree on it: versions of raypid add settings.
+    """
+    alike = [run for run in runs if run.algorithm == algorithm]
+    tasks = [[flat[run] for run in there] for there in grouped(alike, lambda run: run.task).values()]
+    keys = dict.fromkeys(key for run in alike for key in flat[run])
+    return [key for key in keys if any(len({s[key] for s in there if key in s}) > 1 for there in tasks)]
+
+
+def _without_repetitions(same: list[RunFolder]) -> list[list[RunFolder]]:
+    """Split runs so that no part has a seed twice: by parent folder (before/0, after/0) if that does it, or into single runs."""
+    for parts in ([same], list(grouped(same, lambda run: run.path.parent).values())):
+        if all(len({str(run.seed) for run in part}) == len(part) for part in parts):
+            return parts
+    return [[run] for run in same]
+
+
+def _labelled(groups: Sequence[Group]) -> list[Group]:
+    """Name groups by what sets them apart, and by a folder where that does not tell two groups of a task apart."""
+    labels = [_label_of(group, groups) for group in groups]
+    labelled: list[Group] = []
+    for group, label in zip(groups, labels):
+        others = [o for o, same in zip(groups, labels) if o is not group and o.task == group.task and same == label]
+        if others:
+            folder = _folder_of(group)
+            unique = all(_folder_of(other).name != folder.name for other in others)
+            label = " ".join(filter(None, [label, folder.name if unique else str(folder)]))
+        labelled.append(replace(group, label=label))
+    return labelled
+
+
+def _label_of(group: Group, groups: Sequence[Group]) -> str:
+    """The algorithm and the settings that distinguish a group. If they do not all fit: its folder, or the first of them if another group has
+    a folder of that name."""
+    changed = group.apart.get("changed", "")
+    others = {key: value for key, value in group.apart.items() if key not in ("algorithm", "changed")}
+    words = [f"{key}={short(value)}" for key, value in others.items() if f"; {key}=" not in f"; {changed}"]
+    kept = words
+    while len(", ".join(kept)) > LONGEST_LABEL and len(kept) > 1:
+        kept = kept[:-1]
+    cut = ["…"] if len(kept) < len(words) else []
+    text = ", ".join([*kept, *cut, *({"nothing": ["unchanged"]}.get(changed, [changed]) if changed else [])])
+    folder = _folder_of(group).name
+    if cut and [_folder_of(other).name for other in groups].count(folder) == 1:
+        text = folder
+    return " ".join(filter(None, [group.apart.get("algorithm", ""), text]))
+
+
+def _folder_of(group: Group) -> Path:
+    """The folder that a group is named after: that of its only run, or the parent of its runs."""
+    folder = group.runs[0].path
+    return folder if len(group.runs) == 1 or not folder.parent.name else folder.parent
+
+
+def _compact(value: object) -> str:
+    """A setting as short text."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def short(text: str) -> str:
+    """Shorten the text of a setting's value in the middle."""
+    half = LONGEST_VALUE // 2
+    return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}…{text[-half:]}"

@@ -1,0 +1,305 @@
+"""Evaluation and video of a saved policy, without the run that trained it."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import io
+import math
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve, spaces, stream_seeds
+from raypid.envs.creators import is_envpool_atari
+from raypid.envs.make import choose_vectorizer
+from raypid.envs.python_vector import PythonVector
+from raypid.envs.resolve import GYM
+from raypid.envs.screen import choose_mujoco_gl, hide_pygame
+from raypid.errors import UserError, reason, shown
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.policy import DeployedPolicy, check_network_name, load_policy, read_policy_weights, try_policy
+from raypid.plugins.extras import need
+from raypid.plugins.trust import check_names
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.evaluator import EVALUATION_INDEX, MAX_STREAMS, Evaluator, Order
+from raypid.runtime.resources import limit_threads
+from raypid.settings.config import coerce
+from raypid.storage.checkpoint import CheckpointError, find_policy, refusing
+from raypid.storage.outputs import check_file_writable, replacing, usable
+from raypid.types import Array, Tree, as_tree, tree_leaves, tree_map
+
+_ENV_HINTS = {
+    "env": str, "env_config": dict, "args": dict, "vectorizer": str, "time_limit": int | None, "action_repeat": int, "atari": bool | None,
+    "worker_index": int, "num_envs": int,
+}  # fmt: skip
+"""What policy.json says of the environment."""
+VIDEOS = (".mp4", ".gif")
+MAX_VIDEO_STEPS = 5000
+FPS = 30.0
+"""Frames a second of a video of an environment that does not say in `metadata["render_fps"]` how many it has."""
+ATARI_FPS, ATARI_SKIP = 60.0, 4
+"""Frames of the console in a second, and how many each step of its environments takes where they do not say."""
+GIF_FPS = 50.0
+"""What programs that show a GIF keep up with; its times are in hundredths of a second."""
+PALETTE_FRAMES = 8
+"""Frames of a GIF of which its colours are taken."""
+_LITTLE = 1 << 20
+"""Bytes that are free on a disk which has just become full: those of the part of a video that was written."""
+
+
+def evaluate_policy(
+    folder: Path,
+    num_episodes: int,
+    *,
+    seed: int = 1,
+    explore: bool = False,
+    env: EnvSpec | None = None,
+    trust: bool = False,
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Play episodes with the policy in `folder`: a run, a checkpoint or a policy folder.
+
+    Args:
+        explore: sample actions as in training, in place of greedy ones.
+        env: from `environment_of`; None: the environment that the policy was trained in.
+        trust: import what only the folder names, though this user's raypid did not write it.
+
+    Returns:
+        (`Evaluation.summary`, what policy.json says of the policy). The latter also has `actions`: how they were chosen.
+
+    Raises:
+        UserError: the environment cannot be found, or its spaces differ from the policy's.
+        UntrustedError: as `environment_of`.
+    """
+    limit_threads(1)
+    place = find_policy(folder)
+    network, weights, info, signed = read_policy_weights(place)
+    check_network_name(folder, network, trusted=trust or signed)
+    try_policy(place, network, weights)
+    env = env or environment_of(folder, trust=trust)
+    _check_spaces(network, env, folder)
+    evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
+    try:
+        summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
+    finally:
+        evaluator.close()
+    info["env"]["env"] = env.env
+    info.setdefault("algorithm", "unknown")
+    info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
+    return summary, info
+
+
+def environment_of(
+    folder: Path, env: str | None = None, env_config: Mapping[str, object] | None = None, *, trust: bool = False
+) -> EnvSpec:
+    """The environment that the policy in `folder` was trained in, or `env` in its place; `env_config` is added to its arguments.
+
+    Raises:
+        UserError: it cannot be imported.
+        UntrustedError: only the folder names it, and it is not trusted.
+    """
+    *_, info, signed = read_policy_weights(find_policy(folder))
+    with refusing(f"The policy {folder}", passing=CheckpointError):
+        about: dict[str, Any] = {name: coerce(name, value, _ENV_HINTS[name]) for name, value in info["env"].items()}
+        spec = EnvSpec(**{"worker_index": 1, "num_envs": MAX_STREAMS, **about})  # what earlier versions left out
+    spec = replace(spec, env=env or spec.env, env_config={**spec.env_config, **(env_config or {})})
+    if spec.vectorizer == "processes":  # which only makes a training faster that has several cores
+        spec = replace(spec, vectorizer="sync")
+    given = {"env": env or "", "env_config": env_config or {}}
+    names = {"env": spec.env, "env_config": spec.env_config, "custom_args": spec.args}
+    check_names(folder, names, trusted=trust or signed, given=given)
+    if str(spec.env).startswith("__main__:"):
+        raise UserError(
+            f"This policy was trained in {spec.env}, a class of a script or notebook that cannot be imported here. "
+            "Name an environment that can be: env='module:Name'."
+        )
+    return spec
+
+
+def _check_spaces(network: NetworkSpec, env: EnvSpec, folder: Path) -> None:
+    from raypid.nn.catalog import build_spec
+    from raypid.settings.config import ModelConfig
+
+    theirs = build_spec(*spaces(env), ModelConfig(network="auto"), frame_stack=network.pipeline.frame_stack)
+    wanted = {leaf.path: leaf.shape for leaf in network.pipeline.leaves}
+    given = {leaf.path: leaf.shape for leaf in theirs.pipeline.leaves}
+    if wanted != given or [a.shape for a in network.actions] != [a.shape for a in theirs.actions]:
+        raise UserError(
+            f"The policy in {folder} takes observations {wanted}; {env.env} has {given}, or its actions differ."
+        )
+
+
+def check_video(out: Path) -> None:
+    """Check that a video can be written to `out`, before any episode is played.
+
+    Raises:
+        UserError: imageio is not installed, the ending is not that of a video, it is a folder, or it lies in a folder that is not there
+            and whose parent is not there either, as where the name is mistyped or an address.
+    """
+    if not out.name:
+        raise UserError("--video takes the name of a file that ends in .mp4 or .gif, such as film.mp4.")
+    if os.path.isdir(out):
+        raise UserError(
+            f"--video takes the name of a file; {shown(str(out))} is a folder: {shown(str(out / 'film.mp4'))} lies in it."
+        )
+    if out.suffix.lower() not in VIDEOS:
+        raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
+    if not os.path.exists(out.parent.parent):
+        raise UserError(f"--video cannot be {shown(str(out))}: there is no folder {shown(str(out.parent.parent))}.")
+    need({"video": "--video"})
+    check_file_writable(out, "--video")
+
+
+def record_video(
+    folder: Path, out: Path, env: EnvSpec, *, seed: int = 1, explore: bool = False, trust: bool = False
+) -> None:
+    """Record one episode as a .mp4 or .gif, as fast as it is in the environment's own time; `env`, `seed`, `explore` and `trust` as for
+    `evaluate_policy`.
+
+    Environments that cannot draw are shown by their image observation.
+
+    Raises:
+        UserError: imageio is not installed, the ending is not that of a video, or there is nothing to show.
+        Unwritten: the disk is full. An earlier file is as it was.
+    """
+    check_video(out)
+    hide_pygame()
+
+    _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
+    frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
+    if not frames:
+        raise UserError(
+            f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
+        )
+    height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
+    images: list[Any] = [f[:height, :width] for f in frames]
+    with usable(out, "The video"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as beside:
+            if out.suffix.lower() == ".gif":
+                every = math.ceil(fps / GIF_FPS)
+                beside.write_bytes(_gif(images[::every], fps / every))
+            else:
+                _encode(beside, images, fps)
+
+
+def gif_times(num_frames: int, fps: float) -> list[int]:
+    """Milliseconds of each frame of a GIF: multiples of 10, as its format has them, that together last as long as they should."""
+    ends = [round(100 * i / fps) for i in range(num_frames + 1)]
+    return [10 * (after - before) for before, after in zip(ends, ends[1:])]
+
+
+def _gif(images: list[Any], fps: float) -> memoryview:
+    """A GIF of frames [H, W, 3] uint8, with one palette for all, made of some of them: one for each takes ten times as long."""
+    from PIL import Image
+
+    some = np.concatenate(images[:: math.ceil(len(images) / PALETTE_FRAMES)])
+    palette = Image.fromarray(some).quantize()
+    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
+    times = gif_times(len(frames), fps)
+    frames[0].save(picture, format="gif", save_all=True, append_images=frames[1:], duration=times, loop=0)
+    return picture.getbuffer()
+
+
+def _encode(file: Path, images: list[Any], fps: float) -> None:
+    """Write an .mp4.
+
+    Raises:
+        OSError: it is not whole. (ffmpeg runs in a process of its own, of which imageio does not look at the end.)
+    """
+    import imageio.v2 as imageio
+    from imageio_ffmpeg import count_frames_and_secs
+
+    try:
+        imageio.mimsave(file, images, fps=fps, macro_block_size=2, ffmpeg_log_level="quiet")
+        count_frames_and_secs(file)  # raises if it cannot be read
+    except (OSError, RuntimeError) as error:
+        if shutil.disk_usage(file.parent).free < _LITTLE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise OSError(f"ffmpeg did not write it: {reason(error)}") from error
+
+
+def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Array], float]:
+    """The frames [H, W, 3] of one episode, empty if the environment cannot be drawn; and how many there are in a second."""
+    spec = _renderable(replace(env, num_envs=1, seed=seed, seed_index=EVALUATION_INDEX))
+    vector = make_vector(spec)
+    try:
+        obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
+        if "mujoco" in sys.modules:
+            choose_mujoco_gl(spec.env)
+        frames: list[Array] = []
+        for _ in range(MAX_VIDEO_STEPS):
+            if (image := _drawn(vector, obs, spec.env)) is None:
+                return [], FPS
+            frames.append(image)
+            step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
+            obs = step.obs
+            if (step.terminated | step.truncated).any():
+                break
+        return frames, _steps_a_second(spec, vector)
+    finally:
+        vector.close()
+
+
+def _renderable(spec: EnvSpec) -> EnvSpec:
+    """Change a spec so that its environments can render; EnvPool's and ALE's vectors stay as they are."""
+    resolved = resolve(spec.env)
+    if choose_vectorizer(spec, resolved) in ("envpool", "ale") or resolved.kind == "vector_class":
+        return spec
+    if resolved.kind not in GYM and "render_mode" not in inspect.signature(resolved.creator).parameters:
+        return replace(spec, vectorizer="sync")
+    return replace(spec, vectorizer="sync", env_config={**spec.env_config, "render_mode": "rgb_array"})
+
+
+def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
+    """Steps of the policy in a second of the environment's own time."""
+    resolved = resolve(spec.env)
+    if resolved.kind == "ale" or (resolved.kind == "envpool" and is_envpool_atari(resolved)):
+        skip = spec.env_config.get("frameskip", spec.env_config.get("frame_skip", ATARI_SKIP))
+        if resolved.kind == "ale" and spec.atari is not False and isinstance(vector, PythonVector):
+            skip = ATARI_SKIP  # that of AtariPreprocessing
+        elif isinstance(skip, Sequence):  # drawn anew for each step, from the first to before the last
+            skip = (skip[0] + skip[-1] - 1) / 2
+        fps: object = ATARI_FPS / skip if isinstance(skip, int | float) and skip > 0 else None
+    else:
+        env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
+        metadata = getattr(env, "metadata", None)
+        fps = metadata.get("render_fps") if isinstance(metadata, Mapping) else None
+    if not isinstance(fps, int | float | np.integer | np.floating) or not 0 < fps < math.inf:
+        fps = FPS
+    return float(fps) / spec.action_repeat
+
+
+def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
+    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either.
+
+    Raises:
+        UserError: its `render` raised.
+    """
+    env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
+    if getattr(env, "render_mode", None) == "rgb_array" and hasattr(env, "render"):
+        try:
+            frame: Array | None = env.render()
+        except Exception as error:  # MuJoCo has errors of its own
+            raise UserError(
+                f"{name} cannot be filmed: its render raised {type(error).__name__}: {reason(error)}"
+            ) from error
+        if frame is not None:
+            return frame
+    for _, x in tree_leaves(obs):
+        if x.dtype != np.uint8 or x[0].ndim not in (2, 3):
+            continue
+        image = x[0] if x[0].ndim == 2 else (x[0] if x[0].shape[-1] == 3 else x[0][-1])
+        if image.max() <= 1:
+            image = image * 255
+        scale = max(1, 240 // max(image.shape[:2]))
+        image = image.repeat(scale, 0).repeat(scale, 1)
+        return image if image.ndim == 3 else np.repeat(image[..., None], 3, -1)
+    return None

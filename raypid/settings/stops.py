@@ -1,0 +1,112 @@
+"""When a run ends, as people write it: a number of steps, a time, or criteria by the names of results."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+
+from raypid.errors import ConfigError, shown
+from raypid.storage.plain_data import read_json
+
+STEPS, SECONDS = "timesteps_total", "time_total_s"
+_UNITS = {"": (STEPS, 1), "k": (STEPS, 1e3), "K": (STEPS, 1e3), "M": (STEPS, 1e6), "G": (STEPS, 1e9), "s": (SECONDS, 1),
+          "min": (SECONDS, 60), "h": (SECONDS, 3600)}  # fmt: skip
+_FORMS = "a number of environment steps (100000, 1e6, 100k), a time (90s, 10min, 2h), or criteria such as reward=200,time=600"
+
+SHORT = {
+    "reward": "episode_reward_mean", "evaluation/reward": "evaluation/episode_reward_mean", "time": SECONDS, "steps": STEPS,
+    "timesteps": STEPS, "episodes": "episodes_total", "iterations": "training_iteration",
+}  # fmt: skip
+"""Short forms of stop criteria -> the keys of results."""
+
+
+def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
+    """Read stop criteria: a number of steps, or text as the command line has it, or a mapping whose keys may be short forms (`SHORT`).
+
+    Returns:
+        Names of results here -> values, which are not checked any further (`raypid.run.known_keys.check_stop`).
+
+    Raises:
+        ConfigError: it is none of these, or says two things of one result.
+    """
+    if stop is None:
+        return {}
+    if (criteria := _criteria(stop, option)) is not None:
+        return _in_our_names(criteria)
+    name, value = _amount(stop, option)
+    if name == STEPS and isinstance(value, float):
+        raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
+    return {name: value}
+
+
+def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
+    """The criteria of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
+    if isinstance(stop, str) and stop.lstrip().startswith("{"):
+        return _json(stop, option)
+    if isinstance(stop, str) and "=" in stop:
+        return dict(_pair(part, option) for part in stop.split(","))
+    return stop if isinstance(stop, Mapping) else None
+
+
+def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    names: dict[str, str] = {}
+    for key, value in stop.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
+        ours = SHORT.get(key, key)
+        value = _number(value)
+        if ours in found and found[ours] != value:
+            raise ConfigError(f"{names[ours]!r} and {key!r} are the same criterion: give one of them.")
+        found[ours], names[ours] = value, key
+    return found
+
+
+def _number(value: object) -> object:
+    """The number in a text, which YAML makes of 1e6; anything else as it is."""
+    if isinstance(value, str):
+        try:
+            return _amount(value, "stop")[1]
+        except ConfigError:
+            return value
+    return value
+
+
+def _pair(text: str, option: str) -> tuple[str, object]:
+    key, found, value = (part.strip() for part in text.partition("="))
+    if not key or not found or not value:
+        raise ConfigError(f"{option} takes {_FORMS}, not {shown(text)}.")
+    return key, _amount(value, option)[1]
+
+
+def _amount(value: object, option: str) -> tuple[str, float]:
+    """(what is counted, how many): of steps or seconds."""
+    wrong = ConfigError(f"{option} takes {_FORMS}, not {shown(value)}.")
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise wrong
+    number = str(value).strip()
+    unit = "" if number.lower().endswith(("inf", "nan")) else re.sub(r"^.*[\d._]", "", number)
+    if unit == "m":
+        raise ConfigError(f"{option} {shown(value)}: M is a million steps, min is minutes.")
+    if unit not in _UNITS:
+        raise wrong
+    name, factor = _UNITS[unit]
+    try:
+        amount = float(number.removesuffix(unit)) * factor if unit or not isinstance(value, int) else value
+    except ValueError:
+        raise wrong from None
+    return name, int(amount) if math.isfinite(amount) and amount == int(amount) else amount
+
+
+def _json(text: str, option: str) -> Mapping[object, object]:
+    try:
+        value = read_json(text)
+    except json.JSONDecodeError:
+        value = None
+    except ValueError as error:
+        raise ConfigError(f"{option} {shown(text)} cannot be read: {error}.") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option} takes {_FORMS}, or JSON; this is not valid JSON: {shown(text)}.")
+    return value

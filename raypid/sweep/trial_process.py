@@ -1,0 +1,192 @@
+"""A process that runs trials one after another, so that none waits for Python, torch or Ray to start.
+
+It is started by `raypid.sweep.processes` and speaks JSON: orders and answers come, and events go, through the connection whose
+file descriptor its argument names. It ends when that does, so it never outlives the search.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from raypid.envs.closing import end_by_parent, within
+from raypid.settings.config import is_none, overlay
+from raypid.sweep.halving import LATE
+
+EVALUATION = "evaluation/episode_reward_mean"
+FRESH = 0.9
+"""An evaluation counts as that of a rung if it is not older than this part of the rung's seconds."""
+
+
+def main() -> None:
+    """Run trials until the search ends."""
+    end_by_parent()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    from raypid.plugins.project import find_project
+    from raypid.storage.ownership import put_on_path
+
+    put_on_path([])
+    find_project(Path.cwd())
+    import raypid.run.run  # noqa: F401  # before the clock of the first trial starts
+
+    search: Connection = Connection(int(sys.argv[1]))
+    while True:
+        order = _received(search)
+        if order["do"] == "trial":  # else it crossed the end of the trial before
+            _trial(order, search)
+
+
+def _say(search: Connection, **event: object) -> None:
+    search.send_bytes(json.dumps(event).encode())
+
+
+def _received(search: Connection) -> dict[str, Any]:
+    """What the search says next.
+
+    Raises:
+        SystemExit: it has ended.
+    """
+    try:
+        message: dict[str, Any] = json.loads(search.recv_bytes())
+    except (EOFError, ConnectionError):
+        raise SystemExit from None
+    return message
+
+
+class _TooLong(BaseException):  # no Exception, for which a run would save what it has
+    """Raised inside an iteration that takes longer than a whole trial."""
+
+
+def _trial(order: Mapping[str, Any], search: Connection) -> None:
+    """Run one trial and report how it ended. An error of any kind ends the trial alone."""
+    about: dict[str, object] = {"event": "ended", "trial": order["trial"]}
+    try:
+        _say(search, **about, **_train(order, search))
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        text = getattr(error, "worker_traceback", "") or _traceback(error)
+        _say(search, **about, state="failed", kind=_kind(error), message=str(error), traceback=text)
+
+
+def _traceback(error: BaseException) -> str:
+    """What a user sees of an error: the traceback of their own code, where its message begins with that."""
+    from raypid.errors import HEAD
+
+    if str(error).startswith(HEAD):
+        return str(error).rpartition("\nraypid: ")[0]
+    return "".join(traceback.format_exception(error))
+
+
+def _kind(error: BaseException) -> str:
+    """What has failed, as an event says it (`raypid.sweep.search_trials.BY_SETTINGS`)."""
+    from raypid.envs.errors import EnvError
+    from raypid.errors import Diverged, UserError
+    from raypid.storage.outputs import Unwritten
+
+    kinds = {_TooLong: "slow", EnvError: "error", UserError: "user", Unwritten: "unwritten", Diverged: "diverged"}
+    return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "error")
+
+
+def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
+    """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
+    from raypid.report.panel import Messages
+    from raypid.run.agent import Agent
+    from raypid.run.resolve import resolve
+    from raypid.run.run import Run, RunOptions
+    from raypid.settings.request import RunRequest
+
+    began = time.monotonic()
+    folder, rungs = Path(order["folder"]), order["rungs"]
+    if order["on_ray"]:
+        _hold_ray(order["settings"])
+    settings, below = overlay({}, order["settings"]), overlay(order["below"], {})
+    agent = Agent(resolve(RunRequest(run=order["run"], settings=settings, recorded=below, out=folder)))
+    try:
+        baseline = order["baseline"]
+        if baseline is None:
+            baseline = agent.eval()["episode_reward_mean"]
+        stop = {**order["stop"], "time_total_s": rungs[-1]}
+        options = RunOptions(stop=stop, checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
+        run = Run(agent, options, Messages())
+        run.begin()
+        about: dict[str, object] = {"baseline": baseline, "first_s": None}
+        extra: list[tuple[float, float]] = []
+        state, learned_at = "finished", None
+        first_within = order["first_within"]
+        too_long = _TooLong(f"its first iteration took longer than {first_within or 0:.2g} s")
+        for number, rung in enumerate(rungs):
+            while not (run.reason or _is_at(rung, agent, run.result)):
+                with within(None if agent.iteration else first_within, too_long):
+                    run.advance(0.0)  # one iteration
+                if about["first_s"] is None and run.result["learner_updates_total"]:
+                    learned_at = agent.timesteps if learned_at is None else learned_at
+                    if agent.timesteps >= learned_at + order["settle_steps"]:
+                        about["first_s"] = agent.time_total_s
+                if search.poll() and _received(search)["do"] == "stop":
+                    state = "cut"
+                    break
+            if run.reason.startswith("evaluation/"):
+                state = "goal"
+            if state != "finished" or number == len(rungs) - 1:
+                break
+            about["curve"] = _curve(agent, folder, extra)
+            _say(search, event="rung", trial=order["trial"], rung=number, **about)
+            if _received(search)["do"] == "stop":
+                state = "stopped"
+                break
+        about["curve"] = _curve(agent, folder, extra, fresh=state == "finished")
+        if order["keep"] and state in ("finished", "goal"):
+            run.end("the time of the trial is over")
+        else:
+            run.leave()
+        counts = {"seconds": agent.time_total_s, "timesteps": agent.timesteps, "wall_s": time.monotonic() - began}
+        return {**about, "state": state, **counts}
+    finally:
+        agent.close()
+
+
+def _is_at(rung: float, agent: Any, result: Mapping[str, float]) -> bool:
+    """Whether a trial is to be judged at a rung now: the rung has come, or after one more iteration it would be too late."""
+    now = agent.time_total_s
+    return bool(now >= rung or (now > 0 and now + result["time_this_iter_s"] > LATE * rung))
+
+
+def _hold_ray(settings: Mapping[str, Any]) -> None:
+    """Start or join Ray for this process, where it stays: agents find it there and leave it running."""
+
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+        return
+    from raypid.runtime.ray import RayBackend
+    from raypid.runtime.resources import num_cores, num_gpus
+
+    address, cpus = (None if is_none(settings.get(name)) else settings[name] for name in ("address", "num_cpus"))
+    RayBackend(address, num_cpus=cpus or num_cores(), num_gpus=num_gpus())
+
+
+def _curve(
+    agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True
+) -> list[tuple[float, float]]:
+    """(seconds of training, mean return) of all evaluations so far. `fresh`: evaluates now if the last is old."""
+    from raypid.report.run_folder import RunFolder
+
+    rows = [row for row in RunFolder(folder).results if EVALUATION in row]
+    points = sorted([(float(row["time_total_s"]), float(row[EVALUATION])) for row in rows] + extra)
+    now = agent.time_total_s
+    if fresh and (not points or points[-1][0] < FRESH * now):
+        extra.append((now, agent.eval()["episode_reward_mean"]))
+        points.append(extra[-1])
+    return [(t, r) for t, r in points if math.isfinite(r)]
+
+
+if __name__ == "__main__":
+    main()
