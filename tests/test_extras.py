@@ -228,7 +228,7 @@ def test_a_missing_module_of_another_name_has_no_hint() -> None:
 
 
 def test_what_raypid_itself_brings_is_named_too() -> None:
-    code = "import sys; sys.modules['gymnasium'] = None; import raypid; raypid.PPO"
+    code = f"{HIDE.format(names=('gymnasium',))}\nimport raypid; raypid.PPO"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stderr.endswith(f"imports gymnasium, which is not installed: {install_command()}\n"), done.stderr
 

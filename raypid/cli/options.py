@@ -21,7 +21,6 @@ SETTING = "setting:"
 GROUPS = ("algorithm", "run", "environment", "network", "evaluation", "machine")
 """The groups of the help, in their order."""
 HELP_ALL = "--help-all"
-_QUOTE = "'"
 _VALUE = r"'[^']*'|\[[^]]*\]|[\w.]*\w"
 _SETTINGS = re.compile(
     rf"\w\([^()]*\)|in Python [a-z_]+=\S+|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>{_VALUE})(?=[.,;:)]*(?:\s|$))"
@@ -122,7 +121,7 @@ def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
         name, value = found["name"], found["value"]
         if name is None or option_of(name) not in parser._option_string_actions:
             return found[0]
-        return option_of(name) if value == "True" else f"{option_of(name)} {shlex.quote(value.strip(_QUOTE))}"
+        return option_of(name) if value == "True" else " ".join([option_of(name), shlex.quote(value.strip("'"))])
 
     return _SETTINGS.sub(option, message)
 
