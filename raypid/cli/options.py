@@ -22,10 +22,8 @@ GROUPS = ("algorithm", "run", "environment", "network", "evaluation", "machine")
 """The groups of the help, in their order."""
 HELP_ALL = "--help-all"
 _VALUE = r"'[^']*'|\[[^]]*\]|[\w.]*\w"
-_SETTINGS = re.compile(
-    rf"\w\([^()]*\)|in Python [a-z_]+=\S+|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>{_VALUE})(?=[.,;:)]*(?:\s|$))"
-)
-"""A call, or what is said of Python, or a setting with its value."""
+_SETTINGS = re.compile(rf"\w\([^()]*\)|(?<![^\s(])(?P<name>[a-z_.]+)=(?P<value>{_VALUE})(?=[.,;:)]*(?:\s|$))")
+"""A call, or a setting with its value."""
 
 
 class HelpFormatter(argparse.HelpFormatter):
