@@ -28,8 +28,8 @@ import numpy as np
 from flags import several, whole
 
 from raypid.report.logger import read_results
-from raypid.report.run_folder import EVALUATION
 from raypid.report.statistics import mean_half_width
+from raypid.storage.run_folder import EVALUATION
 from raypid.sweep.plan import read_plan
 from raypid.tune.exploit import EXPLOITS
 

@@ -17,8 +17,8 @@ from raypid.report.panel import aligned
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.report.comparison import Comparison, Moment, Side
-    from raypid.report.run_folder import RunFolder
     from raypid.report.statistics import Difference
+    from raypid.storage.run_folder import RunFolder
 
 MOST_NOTES = 8
 """Notes below an answer."""

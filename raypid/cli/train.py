@@ -23,13 +23,13 @@ from raypid.plugins.modules import entry_name, names_file
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model, other_names
 from raypid.plugins.trust import check_names
 from raypid.report.logger import read_params
-from raypid.report.run_folder import is_record
 from raypid.settings import files as run_file
 from raypid.settings.config import Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
 from raypid.settings.files import read_runs
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
 from raypid.storage.ownership import run_folder_of
+from raypid.storage.run_folder import is_record
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers

@@ -19,7 +19,6 @@ import numpy as np
 
 from raypid.errors import UserError
 from raypid.report.panel import count, some
-from raypid.report.run_folder import EVALUATION, NAMES, TRAINING, RunFolder
 from raypid.report.runs import Group, check_key, group_by_settings, grouped
 from raypid.report.statistics import (
     MIN_SEEDS,
@@ -29,6 +28,7 @@ from raypid.report.statistics import (
     probability_of_improvement,
     seeds_needed,
 )
+from raypid.storage.run_folder import EVALUATION, NAMES, TRAINING, RunFolder
 
 LOWER = (
     "timesteps_total",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from raypid.errors import UserError, reason
 from raypid.report.logger import EXPLOITS
 from raypid.report.plots import COLOURS, STYLES
-from raypid.report.run_folder import EVALUATION, TRAINING, RunFolder, known
 from raypid.storage.outputs import replacing
 from raypid.storage.plain_data import read_json
+from raypid.storage.run_folder import EVALUATION, TRAINING, RunFolder, known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from raypid.errors import UserError
 from raypid.plugins.modules import name_of
-from raypid.report.run_folder import PARAMS, RESULTS, Row, RunFolder, number, read_rows
 from raypid.report.thinning import Thinning, Value
 from raypid.storage.neighbours import nothing_at, refuse_file
 from raypid.storage.outputs import AppendFile, Unwritten, explained, replacing
 from raypid.storage.ownership import with_signature
+from raypid.storage.run_folder import PARAMS, RESULTS, Row, RunFolder, number, read_rows
 
 if TYPE_CHECKING:
     from raypid.types import Json  # imports NumPy

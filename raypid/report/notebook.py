@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.report.panel import Progress, State, clock, count, make_progress, reading, sparkline, value_text
-from raypid.report.run_folder import EVALUATION, NAMES, known
 from raypid.report.streams import in_notebook
+from raypid.storage.run_folder import EVALUATION, NAMES, known
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from raypid.report.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known, number
 from raypid.report.status_line import StatusLine, is_terminal
 from raypid.report.streams import lenient
+from raypid.storage.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known, number
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -20,10 +20,10 @@ import numpy as np
 
 from raypid.errors import UserError, shown
 from raypid.report.panel import count, some
-from raypid.report.run_folder import EVALUATION, NAMES, TRAINING, RunFolder, known
 from raypid.report.runs import Group, check_key, find_runs, group_by_seed, grouped
 from raypid.report.statistics import CENTRES, Centre, Column, bootstrap_interval
 from raypid.storage.outputs import replacing, usable
+from raypid.storage.run_folder import EVALUATION, NAMES, TRAINING, RunFolder, known
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from raypid.errors import UserError, reason, shown
 from raypid.plugins.registry import did_you_mean, suggest
 from raypid.report.logger import PROGRESS
-from raypid.report.run_folder import RESULTS, RunFolder
 from raypid.storage.changes import later
 from raypid.storage.neighbours import nothing_at
+from raypid.storage.run_folder import RESULTS, RunFolder
 
 # Keys that do not distinguish two runs: where and for how long they ran, what they saved, who wrote it down. Changes count separately.
 NOT_SETTINGS = frozenset({

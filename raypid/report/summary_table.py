@@ -18,9 +18,9 @@ import numpy as np
 from raypid.errors import UserError
 from raypid.report.comparison import UNEQUAL, Comparison, Measure, Side, choose_measure, compare, figure, headline
 from raypid.report.panel import count, some
-from raypid.report.run_folder import OWN, PARAMS, RunFolder
 from raypid.report.runs import Group, find_runs, group_by_seed, grouped, short
 from raypid.report.statistics import mean_half_width
+from raypid.storage.run_folder import OWN, PARAMS, RunFolder
 
 MOST_ROWS = 20
 MOST_FAILURES = 3

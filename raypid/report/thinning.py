@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from raypid.report.panel import LEARNER
-from raypid.report.run_folder import number
+from raypid.storage.run_folder import number
 
 Value: TypeAlias = "int | float | str | None"
 """A value of result.json; null stands for NaN and infinities."""

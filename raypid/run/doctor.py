@@ -18,7 +18,6 @@ import numpy as np
 from raypid.errors import UserError, one_line
 from raypid.plugins.registry import ALGORITHMS
 from raypid.report.panel import PARTS, advice_on, bottleneck, workers_pay
-from raypid.report.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
 from raypid.report.runs import why_without_results
 from raypid.run.known_return import remedies, shortfall
 from raypid.runtime.resources import num_cores
@@ -26,6 +25,7 @@ from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, described, later
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.outputs import ERRORS
+from raypid.storage.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
 from raypid.types import Array
 
 Severity: TypeAlias = Literal["error", "warning", "note"]

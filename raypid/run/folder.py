@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raypid.report.logger import EXPLOITS
-from raypid.report.run_folder import DIVERGED, LOCK, PARAMS, RESULTS
 from raypid.settings.config import ConfigError
 from raypid.storage import checkpoint
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.outputs import ERRORS, FIRST_ERRORS, OLDER_ERRORS, check_folder_writable, explained, usable
+from raypid.storage.run_folder import DIVERGED, LOCK, PARAMS, RESULTS
 
 _RUN_FILES = (
     PARAMS, RESULTS, "checkpoints", "progress.csv", EXPLOITS, ERRORS, FIRST_ERRORS, OLDER_ERRORS, "learning_curve.png",

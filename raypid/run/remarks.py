@@ -10,7 +10,6 @@ from raypid.phases import Phases, listening, parts_text
 from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import ALGORITHMS
 from raypid.report.panel import Progress
-from raypid.report.run_folder import COUNTS
 from raypid.report.streams import in_notebook
 from raypid.run.best import BestPolicy, return_text
 from raypid.run.known_return import films, remedies, shortfall
@@ -18,6 +17,7 @@ from raypid.run.stopping import further, going_on, quoted
 from raypid.run.training import Training
 from raypid.settings.stops import STEPS
 from raypid.storage.ownership import why_unsigned
+from raypid.storage.run_folder import COUNTS
 
 NO_END_STEPS = 2_000
 """Steps of each environment after which a run says that no episode has ended."""

@@ -10,12 +10,12 @@ from pathlib import Path
 from raypid.errors import Diverged, Halted
 from raypid.loops.loops import Context
 from raypid.replay.base import Replay
-from raypid.report.run_folder import DIVERGED
 from raypid.roles.learner import Learner
 from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
 from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
 from raypid.runtime.local import LocalHandle, passed
 from raypid.storage import checkpoint
+from raypid.storage.run_folder import DIVERGED
 
 _GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
 """What asking roles raises that are gone for good."""

@@ -39,7 +39,6 @@ from raypid.plugins.modules import apart, entry_name, located, names_file, to_js
 from raypid.plugins.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.plugins.trust import check_names
 from raypid.report.logger import read_params
-from raypid.report.run_folder import PARAMS, RunFolder, is_record
 from raypid.roles.evaluator import MAX_STREAMS
 from raypid.run.folder import check_folder
 from raypid.run.known_keys import check_stop, known_keys
@@ -66,6 +65,7 @@ from raypid.storage import checkpoint
 from raypid.storage.changes import RESUME, Change, differences
 from raypid.storage.checkpoint import Checkpoint
 from raypid.storage.ownership import has_signature
+from raypid.storage.run_folder import PARAMS, RunFolder, is_record
 from raypid.types import Weights
 
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]

@@ -17,7 +17,6 @@ from raypid.phases import phase
 from raypid.plugins.modules import entry_name
 from raypid.report.logger import FolderLost, RunLogger, read_params
 from raypid.report.panel import Progress
-from raypid.report.run_folder import EVALUATION, PARAMS, RESULTS
 from raypid.run.best import BestPolicy
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
@@ -33,6 +32,7 @@ from raypid.settings.stops import STEPS
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, read_changes
 from raypid.storage.outputs import ERRORS, Unwritten
+from raypid.storage.run_folder import EVALUATION, PARAMS, RESULTS
 
 SAVE_SECONDS = 60.0
 """Seconds between checkpoints, unless an interval is given."""

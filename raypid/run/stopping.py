@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raypid.outcome import Outcome
-from raypid.report.run_folder import COUNTS, is_reached
 from raypid.run.best import BestPolicy
 from raypid.run.resolve import SettledRun
 from raypid.run.training import totals_of
 from raypid.settings.config import Config
 from raypid.settings.stops import STEPS
 from raypid.storage import checkpoint
+from raypid.storage.run_folder import COUNTS, is_reached
 
 
 def _reported(key: str, result: Mapping[str, float]) -> float:

@@ -16,13 +16,13 @@ from typing import Any
 from raypid.errors import shown
 from raypid.plugins.registry import ALGORITHMS
 from raypid.plugins.trust import check_names
-from raypid.report.run_folder import RunFolder, is_record
 from raypid.settings.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
 from raypid.settings.marked import check_file, read_marked
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import read_stop
 from raypid.storage.changes import changes_of, described, first_settings
 from raypid.storage.ownership import SIGNATURE, has_signature, run_folder_of
+from raypid.storage.run_folder import RunFolder, is_record
 
 OPTIONS = {"checkpoint_interval": 0, "keep_checkpoints": 1, "final_episodes": 0}
 """What `raypid train` does besides training, as far as a file may say it -> the least value."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from raypid.report.panel import clock, count
-from raypid.report.run_folder import EVALUATION, TRAINING, known
 from raypid.report.status_line import is_terminal
 from raypid.report.streams import lenient
+from raypid.storage.run_folder import EVALUATION, TRAINING, known
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from raypid.errors import UserError, shown
 from raypid.plugins.registry import ALGORITHMS, did_you_mean, suggest, unknown
-from raypid.report.run_folder import is_record
 from raypid.settings.config import (
     Config,
     ConfigError,
@@ -29,6 +28,7 @@ from raypid.settings.request import RunRequest
 from raypid.settings.stops import SHORT, read_stop
 from raypid.storage.changes import first_settings
 from raypid.storage.ownership import SIGNATURE
+from raypid.storage.run_folder import is_record
 from raypid.sweep.population import FACTORS, Population
 from raypid.sweep.variants import GRID, check_spec, is_drawn, specs, word_of
 from raypid.sweep.variants import WORDS as SPECS

@@ -10,9 +10,9 @@ from raypid.errors import UserError
 from raypid.phases import phase
 from raypid.report.lineage import lineage
 from raypid.report.plots import learning_curve
-from raypid.report.run_folder import RESULTS
 from raypid.report.summary_table import summary_table
 from raypid.storage.outputs import Unwritten
+from raypid.storage.run_folder import RESULTS
 from raypid.sweep.board import Ended
 
 CURVES = "learning_curves.png"

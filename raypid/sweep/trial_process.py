@@ -177,7 +177,7 @@ def _curve(
     agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True
 ) -> list[tuple[float, float]]:
     """(seconds of training, mean return) of all evaluations so far. `fresh`: evaluates now if the last is old."""
-    from raypid.report.run_folder import RunFolder
+    from raypid.storage.run_folder import RunFolder
 
     rows = [row for row in RunFolder(folder).results if EVALUATION in row]
     points = sorted([(float(row["time_total_s"]), float(row[EVALUATION])) for row in rows] + extra)

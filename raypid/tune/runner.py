@@ -26,7 +26,6 @@ from ray import tune
 from raypid.outcome import Outcome
 from raypid.report.logger import FolderLost
 from raypid.report.panel import Progress
-from raypid.report.run_folder import TRAINING, RunFolder, known
 from raypid.run.agent import Agent
 from raypid.run.folder import clear_folder, lock_folder
 from raypid.run.resolve import resolve
@@ -39,6 +38,7 @@ from raypid.settings.address import chosen
 from raypid.settings.config import ConfigError, overlay
 from raypid.storage.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.storage.outputs import ErrorFile, Unwritten, explained, replacing
+from raypid.storage.run_folder import TRAINING, RunFolder, known
 from raypid.sweep.board import Board, Ended
 from raypid.sweep.plan import PLAN, STATES, Trial, write_plan
 from raypid.sweep.population import Population

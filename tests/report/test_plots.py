@@ -13,8 +13,8 @@ from raypid.cli import plot
 from raypid.errors import UserError
 from raypid.report.logger import RunLogger
 from raypid.report.plots import MOST, Curve, XAxis, _grid, _looks, _title, curves, learning_curve
-from raypid.report.run_folder import RunFolder
 from raypid.report.runs import find_runs, group_by_seed
+from raypid.storage.run_folder import RunFolder
 
 
 def groups_of(*folders: Path) -> tuple[str, list[tuple[str, int]]]:

@@ -11,8 +11,8 @@ from run_folders import write_final, write_run
 from raypid.errors import UserError
 from raypid.report.logger import RunLogger
 from raypid.report.plots import training_curve
-from raypid.report.run_folder import RunFolder
 from raypid.report.runs import find_runs, group_by_seed
+from raypid.storage.run_folder import RunFolder
 
 
 def groups_of(*folders: Path) -> list[tuple[str, str, int]]:

@@ -22,11 +22,11 @@ from raypid.cli import main
 from raypid.errors import UserError
 from raypid.report.logger import RunLogger
 from raypid.report.panel import Quiet
-from raypid.report.run_folder import RunFolder
 from raypid.run.agent import Agent
 from raypid.run.doctor import Finding, binding, diagnose, healthy_line, losses, open_run
 from raypid.run.run import Run, RunOptions
 from raypid.storage import checkpoint
+from raypid.storage.run_folder import RunFolder
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
 RUNS = sorted(path.name for path in SAVED.iterdir() if (path / "params.json").exists())

@@ -21,9 +21,9 @@ from raypid.cli import main
 from raypid.errors import UserError
 from raypid.plugins.registry import ALGORITHMS
 from raypid.report.logger import read_results
-from raypid.report.run_folder import RunFolder
 from raypid.run.signals import Interrupts
 from raypid.settings.config import ConfigError
+from raypid.storage.run_folder import RunFolder
 
 SMALL: dict[str, Any] = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 3, "num_threads": 1}
 QUICK: dict[str, Any] = {"final_episodes": 2, "quiet": True}
