@@ -204,10 +204,6 @@ class Agent(Training):
         )
         check_counts(options)
         folder = self._folder_for(out, overwrite)
-        if folder == self._fitted and self.iteration > self._fitted_to:
-            self.notes.append(
-                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
-            )
         run = Run(self, options, progress_here(criteria, quiet, self._shown_before), folder)
         try:
             return run()
@@ -216,22 +212,27 @@ class Agent(Training):
                 self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
 
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
-        """The folder of a `fit`.
+        """The folder of a `fit`; notes results that it will lack.
 
         Raises:
             ConfigError: it holds another run, or what `overwrite` must not replace.
         """
         from raypid.run.folder import check_folder
 
-        if overwrite and out is None and self.out is None:
-            raise ConfigError("overwrite replaces the run in the folder of out: name that folder.")
-        folder = Path(out) if out is not None else self.default_out()
+        folder = Path(out) if out is not None else self.out
+        if folder is None:
+            check_folder(None, resume=False, overwrite=overwrite)
+            return self.default_out()
         if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
             raise ConfigError(
                 f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
             )
         if overwrite or not self._is_own(folder):
             check_folder(folder, resume=False, overwrite=overwrite)
+        if folder == self._fitted and self.iteration > self._fitted_to:
+            self.notes.append(
+                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
+            )
         return folder
 
     def _is_own(self, folder: Path) -> bool:

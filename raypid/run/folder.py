@@ -21,12 +21,15 @@ _RUN_FILES = (
 """What a run writes into its folder, besides its events and its lock."""
 
 
-def check_folder(out: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check that a run may write to a folder: a folder with another run is not touched unless asked for.
+def check_folder(out: Path | None, *, resume: bool, overwrite: bool) -> None:
+    """Check that a run may write to a folder (None: a new one under runs/). A folder with another run is not touched unless asked for.
 
     Raises:
-        ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to.
+        ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to; or there is none to overwrite.
     """
+    if out is None and overwrite:
+        raise ConfigError("overwrite=True replaces the run in a folder: name it, such as out='runs/a'.")
+    out = out or Path("runs", "new")
     with usable(out, "The run's folder"):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file, not a folder.")

@@ -184,11 +184,9 @@ def standing(request: RunRequest) -> RunRequest:
         if (begun := begun_run(request.resume, request)) is not None:
             begun = for_algorithm(begun, str(begun.run))
             request = replace(join(begun, request), out=request.resume, resume=None, overwrite=True, tuned=False)
-    if request.overwrite and request.out is None:
-        raise ConfigError("overwrite=True replaces the run in a folder: name it, such as out='runs/a'.")
     folder = request.resume if isinstance(request.resume, Path) else request.out
     is_resumed = request.resume is not None
-    check_folder(folder or Path("runs", "new"), resume=is_resumed, overwrite=request.overwrite)
+    check_folder(folder, resume=is_resumed, overwrite=request.overwrite)
     return replace(request, out=folder)
 
 

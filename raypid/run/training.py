@@ -803,10 +803,9 @@ class Training:
 
     def default_out(self) -> Path:
         """The run's folder. If none was given, the first call chooses one under runs/."""
-        if self.out is None:
-            self.use_folder(new_run_folder(self.run, self.config))
-        assert self.out is not None
-        return self.out
+        folder = self.out or new_run_folder(self.run, self.config)
+        self.use_folder(folder)
+        return folder
 
     def use_folder(self, folder: Path) -> None:
         """Save into this folder from here on, and write errors there."""
