@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raypid.report.ending import read_end_by_error
 
 from raypid.outcome import Outcome
+from raypid.reporting.run_folder import RunFolder
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
@@ -95,4 +95,4 @@ def test_a_listener_that_raises_after_the_fact_ends_no_run(tmp_path: Path, capfd
         with pytest.raises(OSError, match="does not answer"):
             agent.save()
     assert "on_checkpoint of Broken raised:\nTraceback" in (tmp_path / "errors.txt").read_text()
-    assert read_end_by_error(tmp_path / "errors.txt") == (0, "")
+    assert RunFolder(tmp_path).last_error == (0, "")
