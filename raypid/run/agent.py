@@ -211,6 +211,13 @@ class Agent(Training):
             if run.has_begun:
                 self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
 
+    def _note_gap(self, folder: Path) -> None:
+        """Say which iterations the folder has no results of, since `train` ran them."""
+        if folder == self._fitted and self.iteration > self._fitted_to:
+            self.notes.append(
+                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
+            )
+
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
         """The folder of a `fit`; notes results that it will lack.
 
@@ -229,10 +236,7 @@ class Agent(Training):
             )
         if overwrite or not self._is_own(folder):
             check_folder(folder, resume=False, overwrite=overwrite)
-        if folder == self._fitted and self.iteration > self._fitted_to:
-            self.notes.append(
-                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
-            )
+        self._note_gap(folder)
         return folder
 
     def _is_own(self, folder: Path) -> bool:

@@ -70,27 +70,29 @@ def train(
         UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
     """
     run = named_algorithm("train", run, env, settings)
-    is_distributed = inspect.isclass(run) and issubclass(run, DistributedAgent)
-    name = None if run is None or is_distributed else algorithm_of(run)
+    name = None if run is None or _is_distributed(run) else algorithm_of(run)
+    counts = zip(OPTIONS, (checkpoint_interval, keep_checkpoints, final_episodes), strict=True)
     asked = RunRequest(
         stop=None if stop is None else read_stop(stop),
         resume=resume if resume in (None, True) else Path(str(resume)),
         overwrite=overwrite,
         trust=trust,
-        options={
-            name: n
-            for name, n in zip(OPTIONS, (checkpoint_interval, keep_checkpoints, final_episodes))
-            if n is not None
-        },
+        options={count: number for count, number in counts if number is not None},
     )
     call = request_of(name, [env], config, settings, out=out, tuned=tuned, trust=trust)
     request = replace(join(call, asked), is_whole=True)
+    return _train(run, request, quiet)
+
+
+def _train(run: object, request: RunRequest, quiet: bool) -> Outcome:
+    """Resolve what is asked for, and train until a stop criterion is met. `run` may be a class of agents."""
     progress = progress_here({}, quiet)
     agent: Agent | DistributedAgent
     with Phases(progress.working).heard():
         request = standing(request)
-        if is_distributed and request.resume is None:
-            agent, stop, counts = _distributed(run, request), request.stop, request.options
+        if _is_distributed(run) and request.resume is None:
+            stop: Mapping[str, object] | None = request.stop
+            agent, counts = _distributed(run, request), request.options
         else:
             settled = settle(request)
             if (done := already_finished(settled)) is not None:
@@ -102,6 +104,10 @@ def train(
             agent._shown_before = progress
         with agent:
             return agent.fit(stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
+
+
+def _is_distributed(run: object) -> bool:
+    return inspect.isclass(run) and issubclass(run, DistributedAgent)
 
 
 def _agent(run: object, settled: SettledRun) -> Agent:

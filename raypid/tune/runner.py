@@ -246,11 +246,13 @@ class _Watch(tune.Callback, tune.Stopper):
             self.board.message(name, text)
         self.board.update(name, result["result"])
         if why := result.get("fatal"):
+            is_exploit = why == ExploitError.__name__
             self.fatal = (
-                ExploitError(f"{name}: {result['failed']}")
-                if why == ExploitError.__name__
-                else Unwritten(result["failed"])
+                ExploitError(f"{name}: {result['failed']}") if is_exploit else self._unwritten(result["failed"])
             )
+
+    def _unwritten(self, why: object) -> Unwritten:
+        return Unwritten(f"{why} `raypid train --resume {shlex.quote(str(self.out))}` goes on with the experiment.")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = self._newest.get(_planned(trial).name, {})
@@ -289,7 +291,7 @@ class _Watch(tune.Callback, tune.Stopper):
         try:
             write_states(self.out, self.ended)
         except Unwritten as error:
-            self.fatal = error
+            self.fatal = self._unwritten(error)
 
 
 def _planned(trial: Any) -> Trial:
@@ -376,10 +378,6 @@ def run_trials(
         if watch.fatal is not None:
             if not (out / PLAN).exists():  # somebody has deleted the folder; the trials have saved into it
                 write_plan(out, trials, population)
-            if isinstance(watch.fatal, Unwritten):
-                raise Unwritten(
-                    f"{watch.fatal} `raypid train --resume {shlex.quote(str(out))}` goes on with the experiment."
-                )
             raise watch.fatal
     return [ended.get(trial.name) or _unfinished(trial) for trial in trials]
 

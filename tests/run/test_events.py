@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from raypid.reporting.run_folder import RunFolder
 
 from raypid.outcome import Outcome
-from raypid.reporting.run_folder import RunFolder
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
