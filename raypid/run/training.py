@@ -614,7 +614,9 @@ class Training:
         if self.config.exact_resume and in_order and patience_s is None:
             self.context.workers.call_all(Rollout.boundary, self.num_saves)
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
-        learnt = self.ask_learner(Learner.state_dict)
+        learner = self.context.learner
+        asked = learner.submit(Learner.state_dict), learner.submit(Learner.weights)  # one round trip for both
+        learnt, weights = self.backend.get(asked[0]), self.backend.get(asked[1])
         self._take_back_updates()
         state: dict[str, object] = {
             "learner": learnt,
@@ -626,7 +628,7 @@ class Training:
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         manifest |= {"gone_back": self.fallback.gone_back} if self.fallback.gone_back else {}
-        weights, replay = self.get_weights(), self.context.replay
+        replay = self.context.replay
 
         def more(place: Path) -> dict[str, str]:
             self.write_policy(place / "policy", weights)
