@@ -357,7 +357,7 @@ def test_a_setting_needs_a_docstring(
         f"docs/algorithms/{page}.md:{line_of(page, marker)}: raypid/{setting}"
         for page, marker, setting in (
             ("appo", "settings: APPO", "algorithms/impala.py: APPOConfig.clip"),
-            ("index", "settings: shared", "config.py: Config.seed"),
+            ("index", "settings: shared", "settings/config.py: Config.seed"),
             ("ppo", "settings: PPO", "algorithms/ppo.py: PPOConfig.clip"),
         )
     ]

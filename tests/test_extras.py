@@ -155,7 +155,7 @@ REFUSED = [
     (["tune", "--run", "SAC", "--env", "Pendulum-v1"], "SAC needs torch"),
     (["reproduce", "DQN:CartPole-v1"], "DQN needs torch"),
     (["eval", "cnn"], "network cnn needs torch"),
-    (["train", "--resume", str(SAVED / "ppo_lstm")], "a memory (lstm) needs torch"),
+    (["train", "--resume", str(SAVED / "ppo_lstm"), "--stop", "1000000"], "a memory (lstm) needs torch"),
     (["train", "--resume", str(SAVED / "sac")], "SAC needs torch"),
 ]  # fmt: skip
 CALLS = [
@@ -282,7 +282,7 @@ def test_in_its_clone_the_command_is_short(
     clone = installed_from({"url": "CLONE", "dir_info": {}})
     monkeypatch.chdir(clone)
     assert install_command("torch") == 'pip install ".[torch]"'
-    monkeypatch.setattr(extras, "__file__", str(clone / "raypid" / "extras.py"))
+    monkeypatch.setattr(extras, "__file__", str(clone / "raypid" / "plugins" / "extras.py"))
     assert install_command("torch") == 'pip install -e ".[torch]"'
 
 

@@ -79,8 +79,8 @@ def test_the_wheel_has_the_package_and_nothing_else(shipped: Shipped) -> None:
         names = set(archive.namelist())
     for needed in (
         "py.typed",
-        "tuned.json",
-        "tuned_results.json",
+        "settings/tuned.json",
+        "settings/tuned_results.json",
         "project_template/train.yaml",
         "project_template/.gitignore",
     ):

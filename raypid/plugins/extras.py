@@ -107,7 +107,7 @@ def _source() -> tuple[Path | str, bool]:
     from urllib.parse import urlparse
     from urllib.request import url2pathname
 
-    tree = Path(__file__).resolve().parents[1]
+    tree = Path(__file__).resolve().parents[2]
     if (tree / "pyproject.toml").is_file():
         return tree, True
     try:  # pip and uv leave it where an install was not from an index (PEP 610)

@@ -29,7 +29,7 @@ _ALIKE = 0.1
 """Names that are less near than the best by more than this are not suggested beside it."""
 _MOST_KNOWN = 40
 """Most names that a message lists."""
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = str(Path(__file__).parents[1])
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 

@@ -76,7 +76,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         self._progress: AppendFile | None = None
         """None if it must be rewritten."""
         self._widening_due = 0.0
-        self._widening_owed = False
+        self._widening_owed = self._is_closed = False
         self._purge_from = _step_of(kept) + 1 if kept else 0
         self._events: EventFile | None = None
         with self._dispensable("progress"):
@@ -142,6 +142,10 @@ class RunLogger(AbstractContextManager["RunLogger"]):
             self._open_events().add(_step_of(row), scalars)
 
     def close(self) -> None:
+        """Write what is owed, and close the files. Closing again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if owed := self._thinning.owed:
             try:
                 with suppress(FolderLost):

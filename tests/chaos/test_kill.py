@@ -219,7 +219,7 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(
     other = in_process("train", "--run", "A2C", "--resume", "run")
     assert (other.returncode, other.stderr) == (
         2,
-        "raypid: run holds a run of PPO, not of A2C: leave the algorithm out, and the run goes on with its own.\n",
+        "raypid: run holds a run of PPO, not of A2C: leave the algorithm out (raypid.Agent takes any), and the run goes on with its own.\n",
     )
     assert "`raypid train --resume run` begins it anew" in " ".join(in_process("doctor", "run").stdout.split())
 

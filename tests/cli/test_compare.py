@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "reporting"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 
 from run_folders import write_final, write_run, write_runs
 

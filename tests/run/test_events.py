@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raypid.reporting.run_folder import RunFolder
+from raypid.storage.run_folder import RunFolder
 
 from raypid.outcome import Outcome
 from raypid.run.agent import Agent

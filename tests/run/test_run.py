@@ -260,7 +260,7 @@ def test_a_folder_of_an_earlier_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["run/run.py", "run/best.py", "run/remarks.py"])
 def test_what_drives_a_run_asks_the_agent_and_sets_nothing_of_it(file: str) -> None:
-    tree = ast.parse((Path(checkpoint.__file__).parent / file).read_text())
+    tree = ast.parse((Path(checkpoint.__file__).parents[1] / file).read_text())
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     assert not [node.lineno for node in attributes if node.attr == "context"]
     stored = [ast.unparse(node) for node in attributes if isinstance(node.ctx, ast.Store)]
