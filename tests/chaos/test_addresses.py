@@ -51,7 +51,7 @@ def test_an_address_where_nothing_runs_on_ray_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing runs on Ray: workers were probably meant too"):
         raypid.PPO(env="CartPole-v1", address="head:6379")
     for given in ({"address": "head:6379"}, {"worker_timeout_s": 9}):
-        with pytest.raises(ConfigError, match="with backend=.local.") as error:
+        with pytest.raises(ConfigError, match="backend=.local.") as error:
             raypid.PPO(env="CartPole-v1", num_workers=2, backend="local", **given)
         assert "num_workers" not in str(error.value)  # there are workers
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from raypid.storage.run_folder import RunFolder
 
 from raypid.outcome import Outcome
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
 from raypid.run.events import Listener
 from raypid.storage import checkpoint
+from raypid.storage.run_folder import RunFolder
 
 SMALL = {"env": "CartPole-v1", "num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "seed": 0}
 QUIET = {"quiet": True, "final_episodes": 0}
