@@ -52,6 +52,7 @@ TORCH_FILES = {
     "nn/networks.py", "nn/catalog_network.py", "nn/torch_cells.py", "nn/critics.py", "nn/torch_optimizers.py",
     "nn/torch_population.py", "algorithms/torch_backprop.py",
 }  # fmt: skip
+OPTUNA_FILES = {"sweep/search.py", "sweep/search_report.py"}
 
 
 def files() -> list[Path]:
@@ -163,6 +164,7 @@ def test_ray_and_torch_stay_where_they_belong(path: Path) -> None:
         assert root != "torch", f"line {node.lineno} imports torch when the module is imported"
         assert not name.startswith(torch_modules), f"line {node.lineno} imports torch by way of {name}"
         known = root in CORE or root in sys.stdlib_module_names or name_of(path) in RAY_FILES
+        known = known or (root == "optuna" and name_of(path) in OPTUNA_FILES)
         assert known, f"line {node.lineno} imports {root} when the module is imported: it is no dependency of the core"
 
 

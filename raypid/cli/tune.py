@@ -10,7 +10,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
 from raypid.cli.train import algorithm_name, at_least, settings_of
 from raypid.envs.closing import ENDS
 from raypid.errors import UserError
+from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
 from raypid.settings.config import Config, ConfigError, renamed
 from raypid.settings.files import read_values
@@ -26,6 +27,7 @@ from raypid.settings.stops import read_stop
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
+    from raypid.sweep.budget import Plan
     from raypid.sweep.search import Search, Task
     from raypid.sweep.search_report import Proof
 
@@ -80,7 +82,7 @@ def _add_options(add: Callable[..., object]) -> None:
         default=0,
         help="first seed of the trials, at most 90 (default: 0)",
     )
-    text = "who proposes settings: optuna (an extra) or random; auto: optuna where it is installed"
+    text = "how settings are proposed: optuna (by its TPE, as auto) or random"
     add("--by", default="auto", choices=("auto", "optuna", "random"), help=text)
     add("--concurrent", metavar="N", type=partial(at_least, 1), help="trials at a time (default: one for each core)")
     add(
@@ -118,13 +120,14 @@ def main(options: argparse.Namespace) -> int:
         raise ConfigError(
             "raypid tune needs Linux or macOS, on Windows WSL 2: it ends trials by their groups of processes."
         )
+    need({"optuna": "raypid tune"})
     from raypid.run.folder import lock_folder
     from raypid.storage.outputs import check_folder_writable
     from raypid.sweep.processes import TrialProcesses
     from raypid.sweep.search import Search, write_search
-    from raypid.sweep.search_report import Proof, answer, write_report
+    from raypid.sweep.search_report import Proof, write_report
 
-    task, plan, trials, out, more = _resumed(options) if options.resume else _new(options)
+    task, plan, out, more = _resumed(options) if options.resume else _new(options)
     tell = (lambda text: None) if options.quiet else partial(print, flush=True)
     out.mkdir(parents=True, exist_ok=True)
     check_folder_writable(out, "The folder of the search")
@@ -132,7 +135,7 @@ def main(options: argparse.Namespace) -> int:
         if not options.resume:
             write_search(out, task, plan, more)
         processes = TrialProcesses(plan.concurrent, out / "processes.log")
-        search = Search(task, plan, out, processes, tell, trials, _below(task, plan.concurrent))
+        search = Search(task, plan, out, processes, tell, _below(task, plan.concurrent))
         tell(_headline(search))
         try:
             with _interruptible():
@@ -145,7 +148,7 @@ def main(options: argparse.Namespace) -> int:
         proof = Proof.of(search)
         name = _save(search, proof, str(more["name"])) if search.found is not None else None
         page = write_report(search, proof, _commands(search, name, str(more["command"])))
-    print(f"{answer(search, proof)}\n{_where(name, proof, out)} The report: {page}")
+    print(f"{proof}\n{_where(name, proof, out)} The report: {page}")
     return 0
 
 
@@ -202,8 +205,8 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _new(options: argparse.Namespace) -> Any:
-    """Task, plan, no trials, folder and what else is kept of a new search.
+def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:
+    """Task, plan, folder and what else is kept of a new search.
 
     Raises:
         UserError: what is wrong with an option.
@@ -211,8 +214,7 @@ def _new(options: argparse.Namespace) -> Any:
     from raypid.runtime.resources import num_cores
     from raypid.settings import saved as saved_settings
     from raypid.sweep.budget import RAY_TURN_S, TURN_S, make_plan, read_seconds
-    from raypid.sweep.search import SEARCH, Task
-    from raypid.sweep.search_trials import TRIALS, read_trials
+    from raypid.sweep.search import FORMER, JOURNAL, Task, open_study, read_search, runs_of
 
     if options.run is None:
         raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
@@ -239,15 +241,15 @@ def _new(options: argparse.Namespace) -> Any:
     name = options.name or saved_settings.free_name(f"{options.run}-{given['env']}")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
-    if (out / SEARCH).exists() and any(trial.state != "failed" for trial in read_trials(out)):
+    there = any((out / name).exists() for name in (JOURNAL, FORMER))
+    if there and read_search(out) and any(run.state != "failed" for run in runs_of(open_study(out, "search")).values()):
         raise ConfigError(
             f"{out} holds another search. Go on with it (--resume {shlex.quote(str(out))}), or choose another --out."
         )
-    (out / TRIALS).unlink(missing_ok=True)
     for told in renamed(given):
         print(f"raypid: {told}.")
     command = shlex.join(["raypid", *_without(options.argv, "--out", "--name")])
-    return task, plan, [], out, {"name": name, "command": command}
+    return task, plan, out, {"name": name, "command": command}
 
 
 def _without(argv: Sequence[str], *flags: str) -> list[str]:
@@ -261,7 +263,7 @@ def _without(argv: Sequence[str], *flags: str) -> list[str]:
     return kept
 
 
-def _resumed(options: argparse.Namespace) -> Any:
+def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:
     """As `_new`, of a search that goes on.
 
     Raises:
@@ -269,12 +271,12 @@ def _resumed(options: argparse.Namespace) -> Any:
     """
     from raypid.sweep.search import read_search
 
-    task, plan, trials, more = read_search(Path(options.resume))
+    task, plan, more = read_search(Path(options.resume))
     kept = ("--resume", "--quiet", "tune")
     words = [word for word in options.argv if word.startswith("--") or word == "tune"]
     if other := next((word for word in words if word.partition("=")[0] not in kept), None):
         raise ConfigError(f"--resume goes on with the search as it was begun: leave {other} out, or begin a new one.")
-    return task, plan, trials, Path(options.resume), more
+    return task, plan, Path(options.resume), more
 
 
 def _stop(text: str | None) -> dict[str, float]:
@@ -317,8 +319,8 @@ def _headline(search: Search) -> str:
 
     plan, task = search.plan, search.task
     return (
-        f"{task.run} on {task.fixed['env']}: {plan.trials} trials of at most {shown_seconds(plan.trial_s)} of training, {plan.concurrent} at a "
-        f"time, within {shown_seconds(plan.budget_s)}; proposals by {search.proposer.name}; {search.out}\n{as_text(task.space)}\n"
+        f"{task.run} on {task.fixed['env']}: at most {plan.trials} trials, {plan.concurrent} at a time, within {shown_seconds(plan.budget_s)}; "
+        f"{search.out}\n{as_text(task.space)}\n"
         "[   time]     trial      score  trained"
     )
 
@@ -339,7 +341,7 @@ def _entry(search: Search, text: str, shown: str) -> dict[str, object]:
     task = search.task
     assert search.found is not None
     kept = {name: value for name, value in task.fixed.items() if name not in _MACHINE}
-    settings = nested({**kept, **search.trials[search.found].settings})
+    settings = nested({**kept, **search.found.settings})
     about = {
         "reached": text,
         "against_the_defaults": shown,
@@ -355,19 +357,10 @@ def _commands(search: Search, name: str | None, command: str) -> list[tuple[str,
     task, repeat = search.task, ("repeat the search", command)
     if search.found is None:
         return [repeat]
-    stop: Mapping[str, float] = {SECONDS: search.plan.trial_s, **({} if task.goal is None else {GOAL: task.goal})}
-    machine = {key: value for key, value in task.fixed.items() if key in _MACHINE and key not in ("env", "seed")}
-    out = f"runs/{name or search.out.name + '-found'}"
-    given = {
-        "run": task.run,
-        "env": task.fixed["env"],
-        "tuned": name or str(search.out),
-        **machine,
-        "stop": stop,
-        "out": out,
-    }
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
-    words = [word for key, text in texts.items() for word in (f"--{key.replace('_', '-')}", text)]
+    stop = {SECONDS: search.plan.trial_s, **({} if task.goal is None else {GOAL: task.goal})}
+    given = {"run": task.run, "env": task.fixed["env"], "tuned": name or str(search.out), "stop": json.dumps(stop)}
+    given["out"] = f"runs/{name or search.out.name + '-found'}"
+    words = [word for key, text in given.items() for word in (f"--{key}", text)]
     commands = [("train with the settings found", shlex.join(["raypid", "train", *words]))]
     trained = next((t for t in search.of("found") if (search.out / t.folder / "best").exists()), None)
     if trained is not None:

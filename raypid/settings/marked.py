@@ -99,7 +99,7 @@ def _in_folder(name: str) -> str:
         return f"It is of a run: {run / 'params.json'} repeats that, resume={str(run)!r} goes on with it."
     if (folder / "experiment.json").is_file():
         return f"It holds an experiment: `raypid train --resume {folder}` goes on with it, the params.json of a trial repeats that one."
-    if (folder / "search.json").is_file():
+    if (folder / "best.json").is_file():
         return f"It holds a search: tuned={str(folder)!r} takes the settings that it has found."
     found = sorted(entry.name for entry in folder.glob("*") if entry.suffix in (".yaml", ".yml", ".json"))[:3]
     return f"In it there is {', '.join(found)}." if found else "No YAML or JSON file is in it."

@@ -96,11 +96,10 @@ class Choices:
         return self.options[min(int(max(unit, 0.0) * len(self.options)), len(self.options) - 1)]
 
     def unit(self, value: object) -> float:
-        """The place of a value in the unit interval; the middle if it is not among the options."""
+        """The place of a value in the unit interval; that of the middle option if it is not among them."""
         same = tuple(value) if isinstance(value, list) else value
-        if same not in self.options:
-            return 0.5
-        return (self.options.index(same) + 0.5) / len(self.options)
+        index = self.options.index(same) if same in self.options else len(self.options) // 2
+        return (index + 0.5) / len(self.options)
 
     def __contains__(self, value: object) -> bool:
         return (tuple(value) if isinstance(value, list) else value) in self.options

@@ -13,7 +13,7 @@ MOST_NAMES = 1000
 _MOST_TOLD = 5
 _RUNS = Path("runs")
 """Folder of runs without --out."""
-_MARKS = ("params.json", "result.json", "checkpoints", "experiment.json", "search.json")
+_MARKS = ("params.json", "result.json", "checkpoints", "experiment.json", "study.log")
 """Files that mark the folder of a run, an experiment or a search."""
 _FILE_ENDINGS = frozenset(
     ".zip .pt .pth .pkl .pickle .ckpt .h5 .keras .onnx .npz .npy .safetensors .tar .gz .joblib .msgpack .json .yaml .yml".split()

@@ -1,24 +1,25 @@
-"""How a search spends its time: seconds of each trial, runs of each phase, when a phase must end."""
+"""How a search spends its time: seconds of a trial, when trials are judged, when the proof must begin."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from raypid.settings.config import ConfigError
-from raypid.sweep.halving import NUM_RUNGS, REDUCTION, Halving
 
-NUM_CANDIDATES = 4
-"""Settings that run again with another seed."""
-NUM_FINALISTS = 2
-"""Of these, settings that run with FINALIST_SEEDS more."""
-FINALIST_SEEDS = 2
+REDUCTION = 3
+"""Of so many trials that are judged, one goes on, for so many times the seconds."""
+LATE = 1.25
+"""An evaluation counts at a moment if it came before this many times its seconds: iterations do not end on the second."""
+SEEDS_AGAIN = 2
+"""Further seeds of the settings that are still good at the end of a trial."""
 MIN_FRESH, MAX_FRESH = 3, 10
-"""Fresh seeds on which the best settings and the defaults are trained anew; more than the least if time is left."""
+"""Fresh seeds on which the best settings and the defaults are trained; more than the least if time is left."""
 FIRST_FRESH = 1000
+FEW_TRIALS = 4
+"""Trials that fit into any budget."""
+MIN_TRIAL_S = 1.0
 START_S = 4.0
 """Seconds until the first trial trains."""
 REPORT_S = 4.0
@@ -27,7 +28,11 @@ TURN_S = 0.7
 """Seconds of a trial beside its training: environments, networks, the last evaluation."""
 RAY_TURN_S = 5.0
 """The same where workers are processes on Ray; Ray itself stays from trial to trial."""
-MIN_TRIAL_S = 1.0
+_COST = 0.42
+"""Part of a trial's seconds that one takes on average, since most are stopped: 1.6 times that of successive halving, whose first trials
+go on for want of others."""
+_AGAIN = 6
+"""Runs with further seeds that are expected."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1, "sec": 1, "min": 60}
 
 
@@ -61,70 +66,56 @@ class Plan:
     """What a search does in its time."""
 
     trials: int
+    """Most settings to try."""
     budget_s: float
     trial_s: float
     """Seconds of training of a trial that is not stopped."""
+    longest_s: float
+    """Those that it may have if the defaults learn slowly."""
     concurrent: int
     overhead_s: float = TURN_S
     """Of a trial beside its training."""
 
     @property
-    def turn_s(self) -> float:
-        return self.trial_s + self.overhead_s
+    def rungs(self) -> list[float]:
+        """Seconds of training after which a trial is judged; the last is its end."""
+        return [self.trial_s / REDUCTION**2, self.trial_s / REDUCTION, self.trial_s]
 
-    @property
-    def race_s(self) -> float:
-        """Seconds of the phase in which the best run with other seeds."""
-        turns = math.ceil(NUM_CANDIDATES / self.concurrent) + math.ceil(
-            NUM_FINALISTS * FINALIST_SEEDS / self.concurrent
-        )
-        return turns * self.turn_s
+    def first_rung(self, learned_s: float) -> int:
+        """The first rung by which the defaults, which need so many seconds, have learned; the last if none is."""
+        return next((i for i, rung in enumerate(self.rungs) if rung * LATE >= learned_s), len(self.rungs) - 1)
 
-    @property
-    def fresh_s(self) -> float:
-        """Seconds of the last phase: the best settings and the defaults on MIN_FRESH seeds."""
-        return math.ceil(2 * MIN_FRESH / self.concurrent) * self.turn_s
+    def for_task(self, learned_s: float) -> Plan:
+        """Give trials more seconds, if the budget allows, so that they can be judged before their end."""
+        return replace(self, trial_s=max(self.trial_s, min(REDUCTION * learned_s, self.longest_s)))
 
-    def explore_until_s(self, candidates: int) -> float:
-        """When the last trial with new settings must have ended, if there are so many candidates: they run once more each, and the proof
-        follows. The rest of the race takes place if there is time."""
-        race_s = math.ceil(candidates / self.concurrent) * self.turn_s if candidates > 1 else 0.0
-        return self.budget_s - race_s - self.fresh_s - REPORT_S
-
-
-def turns_of_a_trial() -> float:
-    """How much of a trial's time one takes on average, since most are stopped: a bit more than successive halving's, whose rungs fill
-    while it goes on."""
-    ends = np.array([0.0, *Halving(1.0).rungs])
-    return 1.6 * float(np.diff(ends) @ (1.0 / REDUCTION) ** np.arange(NUM_RUNGS))
+    def explore_until_s(self, turn_s: float) -> float:
+        """When the last trial must have ended, so that the best settings and the defaults can run on MIN_FRESH seeds, for so long each."""
+        return self.budget_s - math.ceil(2 * MIN_FRESH / self.concurrent) * turn_s - REPORT_S
 
 
 def make_plan(
     trials: int, budget_s: float, concurrent: int, trial_s: float | None = None, overhead_s: float = TURN_S
 ) -> Plan:
-    """Divide the budget among trials, or see how many fit if the time of one is given.
+    """Divide the budget among trials, or keep to the given seconds of a trial.
 
     Raises:
         ConfigError: there is too little time; the message says how much is needed.
     """
-    one = Plan(trials, budget_s, 0.0, concurrent, overhead_s)
-    turns = turns_of_a_trial() * trials / concurrent
-    races = (one.race_s + one.fresh_s) / overhead_s
-    fixed = START_S + REPORT_S + one.race_s + one.fresh_s + overhead_s * trials / concurrent
-    if trial_s is not None:
-        least = START_S + REPORT_S + (1 + races) * (trial_s + overhead_s)
-        if budget_s < least:
-            raise ConfigError(
-                f"A budget of {shown_seconds(budget_s)} is too small for one trial of {shown_seconds(trial_s)} and the runs that compare "
-                f"the best settings with the defaults: give {shown_seconds(math.ceil(least))} or more, or shorter trials."
-            )
-        return Plan(trials, budget_s, trial_s, concurrent, overhead_s)
-    seconds = (budget_s - fixed) / (turns + races)
-    if seconds < MIN_TRIAL_S:
-        least = math.ceil(fixed + MIN_TRIAL_S * (turns + races))
-        many, fewer = ("trials", ", or fewer trials") if trials > 1 else ("trial", "")
+    comparisons = math.ceil(_AGAIN / concurrent) + math.ceil(2 * MIN_FRESH / concurrent)
+    few = 1 if trial_s else min(trials, FEW_TRIALS)
+    few_turns = math.ceil(few / concurrent) + comparisons
+    least = START_S + REPORT_S + few_turns * ((trial_s or MIN_TRIAL_S) + overhead_s)
+    if budget_s < least:
         raise ConfigError(
-            f"A budget of {shown_seconds(budget_s)} is too small for {trials} {many} of {MIN_TRIAL_S:g} s and the runs that compare the best "
-            f"settings with the defaults: give {shown_seconds(least)} or more{fewer}."
+            f"A budget of {shown_seconds(budget_s)} is too small for {few} trial{'s' if few > 1 else ''} of {shown_seconds(trial_s or MIN_TRIAL_S)} "
+            f"and the runs that compare the best settings with the defaults: give {shown_seconds(math.ceil(least))} or more."
         )
-    return Plan(trials, budget_s, float(f"{seconds:.2g}"), concurrent, overhead_s)
+    if trial_s is not None:
+        return Plan(trials, budget_s, trial_s, trial_s, concurrent, overhead_s)
+    left_s = budget_s - START_S - REPORT_S
+    longest_s = left_s / few_turns - overhead_s
+    turns = trials / concurrent
+    seconds = (left_s - overhead_s * (turns + comparisons)) / (_COST * turns + comparisons)
+    seconds = min(max(seconds, MIN_TRIAL_S), longest_s)
+    return Plan(trials, budget_s, float(f"{seconds:.2g}"), longest_s, concurrent, overhead_s)

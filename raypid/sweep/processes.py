@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 Event: TypeAlias = dict[str, Any]
-"""What a process says of its trial: "rung" (then it waits for `answer`) or "ended", with trial, curve, seconds."""
+"""What a process says of its trial: "moment" (then it waits for `go_on` or `end`) or "ended", with trial, curve, seconds."""
 CLOSING_S = 10.0
 """Seconds in which processes that are to end close their environments, those of workers too."""
 
@@ -34,15 +34,15 @@ class TrialProcesses:
         self._processes: list[_Process] = []
 
     @property
-    def running(self) -> list[int]:
-        """Numbers of the trials under way."""
+    def running(self) -> list[str]:
+        """Names of the trials under way."""
         return [p.trial for p in self._processes if p.trial is not None]
 
     @property
     def has_room(self) -> bool:
         return len(self.running) < self._num
 
-    def start(self, trial: int, order: Mapping[str, object]) -> None:
+    def start(self, trial: str, order: Mapping[str, object]) -> None:
         """Start a trial. There must be room."""
         process = next((p for p in self._processes if p.trial is None), None)
         if process is None:
@@ -51,15 +51,15 @@ class TrialProcesses:
         process.trial = trial
         process.say({"do": "trial", "trial": trial, **order})
 
-    def answer(self, trial: int, *, go_on: bool) -> None:
-        """Tell a trial that waits at a rung whether to go on."""
-        self._of(trial).say({"do": "go_on" if go_on else "stop", "trial": trial})
+    def go_on(self, trial: str, until: float) -> None:
+        """Let a trial that waits train up to a later moment."""
+        self._of(trial).say({"do": "train", "until": until, "state": ""})
 
-    def stop(self, trial: int) -> None:
-        """Tell a trial that trains to end as it is; it says how far it came."""
-        self._of(trial).say({"do": "stop", "trial": trial})
+    def end(self, trial: str, state: str) -> None:
+        """Tell a trial to end as it is; it says how far it came."""
+        self._of(trial).say({"do": "end", "until": 0.0, "state": state})
 
-    def kill(self, trial: int) -> None:
+    def kill(self, trial: str) -> None:
         """End a trial, with its process: its environments are closed."""
         self._end([self._of(trial)])
 
@@ -85,7 +85,7 @@ class TrialProcesses:
         """End all processes, and what they run."""
         self._end(list(self._processes))
 
-    def _of(self, trial: int) -> _Process:
+    def _of(self, trial: str) -> _Process:
         return next(p for p in self._processes if p.trial == trial)
 
     def _end(self, processes: Sequence[_Process]) -> None:
@@ -112,7 +112,7 @@ class _Process:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self.trial: int | None = None
+        self.trial: str | None = None
 
     def say(self, message: Mapping[str, object]) -> None:
         with contextlib.suppress(ConnectionError):  # it died, which `wait` finds out

@@ -1,7 +1,7 @@
-"""A search for settings, within a budget of wall time: explore, race the best on other seeds, measure the best of these on fresh ones.
+"""A search for settings within a budget of wall time: an Optuna study of short trials, then a proof on fresh seeds.
 
 Settings are only ever chosen on seeds below 100. The proof is on seeds from 1000 on: the settings found and the defaults are trained
-anew, side by side.
+side by side. Both are studies in the folder's journal, which `optuna-dashboard` opens.
 """
 
 from __future__ import annotations
@@ -10,45 +10,54 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from raypid.envs.make import Sample
 from raypid.errors import CodeError, UserError
-from raypid.plugins.registry import ALGORITHMS
 from raypid.run.folder import clear_folder
 from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.settings.config import Config, ConfigError, canonical
 from raypid.storage.neighbours import nothing_at
-from raypid.storage.outputs import Unwritten, explained, replacing
-from raypid.storage.plain_data import read_json
+from raypid.storage.outputs import Unwritten, explained
 from raypid.sweep import budget as b
 from raypid.sweep.budget import Plan
-from raypid.sweep.halving import LATE, Halving, ranked
 from raypid.sweep.processes import Event, TrialProcesses
-from raypid.sweep.propose import Proposer, check_proposer, make_proposer
-from raypid.sweep.search_trials import BY_SETTINGS, Kind, SearchTrial, TrialLog, mean_return, read_trials
-from raypid.sweep.space import SearchSpace, at, dotted, fixed_by, sample, search_space
-from raypid.sweep.space import units as units_of
+from raypid.sweep.space import SearchSpace, at, distributions, dotted, fixed_by, sample, search_space, units
+from raypid.sweep.trial_process import EVALUATION, Point
 
-SEARCH = "search.json"
+JOURNAL = "study.log"
+FORMAT = 2
+"""Of what the studies hold."""
+FORMER = "search.json"
+"""The file of a search of format 1."""
 GRACE_S = 3.0
 """Seconds that a trial has to end when its time is over."""
 MAX_SEED = 90
-"""Of a search; those of the race follow it, and all lie below 100."""
+"""Of a search; those of further runs follow it, and all lie below 100."""
 MAX_FAILED = 5
 """Trials that may fail in a row; after that many, something else is wrong than their settings."""
+BY_SETTINGS = ("user", "diverged", "slow")
+"""Failures that speak against the settings of a trial. Others are the environment's, or the machine's."""
 _SAME_FOR_ALL = (
     "env", "env_config", "time_limit", "seed", "init_from", "evaluation_env", "evaluation_num_episodes", "evaluation_interval",
     "evaluation_parallel",
 )  # fmt: skip
 """Settings that say what is learned and how it is measured: trials that differ in them cannot be compared."""
-_DRAWS = 200
-"""Draws of which one must be valid."""
+Kind: TypeAlias = Literal["search", "again", "found", "defaults"]
+State: TypeAlias = Literal["running", "finished", "goal", "stopped", "cut", "failed"]
+FULL = ("finished", "goal")
+"""States of runs that had their whole time, or did not need it."""
+Curve: TypeAlias = Sequence[Point]
 
 
 @dataclass(kw_only=True)
@@ -65,7 +74,7 @@ class Task:
     """A return that is enough."""
     seed: int = 0
     by: str = "auto"
-    """Who proposes settings."""
+    """Who proposes settings: auto, optuna (both are Optuna's TPE) or random."""
 
     def __post_init__(self) -> None:
         """Check all of it.
@@ -89,7 +98,6 @@ class Task:
                     f"{name} is given for every trial ({json.dumps(self.fixed[name])}) and in the search space: leave one out."
                 )
         self.fixed |= fixed_by(self.overrides)
-        check_proposer(self.by)
         self.config: Config = resolve_config(self.run, {**self.fixed, "seed": self.seed})
         callbacks_of(self.config.callbacks)
         self._sample: Sample = spaces_of(self.config)
@@ -109,20 +117,10 @@ class Task:
         return {name: range_ for name, range_ in space.items() if name in used}
 
     def settings(self, units: Mapping[str, float]) -> dict[str, Any]:
-        """The settings at places in the unit cube, without those that have no effect beside the others.
-
-        Raises:
-            ConfigError: they do not go together.
-        """
+        """The settings at places in the unit cube, without those that have no effect beside the others."""
         values = at(self.space, units)
         idle = without_effect(self.run, self.config.replace(values), self._sample)
-        values = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in idle}
-        config = resolve_config(self.run, {**self.fixed, **values, "seed": self.seed})
-        sizes: list[int | None] = [config.fragment_length, config.num_envs_per_worker, max(1, config.num_workers)]
-        rows = math.prod(size or math.inf for size in sizes)  # a run chooses those that are left open large enough
-        if ALGORITHMS.get(self.run).flow == "sync" and "batch_size" in values and config.batch_size > rows:
-            raise ConfigError(f"batch_size {config.batch_size} is more than the {rows} rows of an iteration.")
-        return values
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in idle}
 
     def default(self, name: str) -> object:
         """The value of a setting where no trial says otherwise."""
@@ -132,60 +130,209 @@ class Task:
         return list(value) if isinstance(value, tuple) else value
 
 
+@dataclass(kw_only=True)
+class TrialRun:
+    """One run of a search, as a study holds it: the user attribute "run" of a trial."""
+
+    kind: Kind
+    """search: settings are tried; again: good ones with another seed; found, defaults: the best and the defaults on fresh seeds."""
+    folder: str
+    candidate: int
+    """Number of the trial in which these settings were first tried."""
+    seed: int
+    settings: dict[str, Any]
+    """Those of the search space, by their dotted names; {}: the defaults."""
+    state: State = "running"
+    message: str = ""
+    """What was wrong with one that failed."""
+    curve: Curve = ()
+    """Its evaluations, from the one before training on."""
+    scores: list[float] = dataclasses.field(default_factory=list)
+    """Those at the moments at which it was judged."""
+    seconds: float = 0.0
+    """Of training."""
+    wall_s: float = 0.0
+    """Seconds of everything from its order to its end; 0 if it was killed."""
+    ended_at: float = 0.0
+    """Seconds of the search when it ended."""
+
+    @property
+    def last_return(self) -> float:
+        """The newest evaluation."""
+        return self.curve[-1][1] if self.curve else math.nan
+
+
+def mean_return(curve: Curve, seconds: float, goal: float | None = None) -> float:
+    """The score of a trial: the mean over its first `seconds` of training of the return that its policy had.
+
+    That is what a user gets who wants the most return soon: of two settings that end equally high the faster has the higher score, and one
+    that is slow at the start, or makes steps slow, must make up for it by the end. Returns count up to the `goal`, and a trial that has
+    reached it stands there for the rest, so that with a goal the score tells who reached it sooner. Between evaluations it is
+    interpolated; after the last one it stays. Evaluations that came long after these `seconds` (LATE) say nothing of them and do not
+    count. -inf without an evaluation before training.
+    """
+    if not curve or curve[0][0] > 0:
+        return -math.inf
+    times, returns, _ = np.array([point for point in curve if point[0] <= b.LATE * seconds]).T
+    returns = np.minimum(returns, math.inf if goal is None else goal)
+    early = times < seconds
+    at, height = np.append(times[early], seconds), np.append(returns[early], np.interp(seconds, times, returns))
+    return float(np.diff(at) @ (height[1:] + height[:-1])) / 2 / seconds
+
+
+def learned_after(curve: Curve) -> float | None:
+    """Seconds of training until the return was half way from the one before training to the best; None if nothing was learned.
+
+    Something was learned if the best is better than the one before training by more than both 95% intervals.
+    """
+    if not curve:
+        return None
+    _, before, half = curve[0]
+    _, best, half_of_best = max(curve, key=lambda point: point[1])
+    if not best - half_of_best > before + half:  # NaN: one episode says nothing
+        return None
+    return next(time for time, mean, _ in curve if mean >= (before + best) / 2)
+
+
+# -- the folder ------------------------------------------------------------------------------------------------------
+
+
+def open_study(out: Path, name: Literal["search", "proof"]) -> optuna.Study:
+    """Open a study in the journal of a folder.
+
+    Raises:
+        KeyError: there is none.
+    """
+    return optuna.load_study(study_name=name, storage=_storage(out))
+
+
+def _storage(out: Path) -> JournalStorage:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return JournalStorage(JournalFileBackend(str(out / JOURNAL)))
+
+
+def repair_journal(out: Path) -> None:
+    """Remove what a killed process may have left: its lock, and a line that it had begun. The folder must be locked."""
+    journal = out / JOURNAL
+    (out / f"{JOURNAL}.lock").unlink(missing_ok=True)
+    data = journal.read_bytes()
+    if not data.endswith(b"\n"):
+        journal.write_bytes(data[: data.rfind(b"\n") + 1])
+
+
+def runs_of(study: optuna.Study) -> dict[str, TrialRun]:
+    """The runs of a study that have ended, by their folders."""
+    trials = study.get_trials(deepcopy=False)
+    found = [TrialRun(**t.user_attrs["run"]) for t in trials if t.state.is_finished() and "run" in t.user_attrs]
+    return {run.folder: run for run in found if run.state != "running"}
+
+
+def write_search(out: Path, task: Task, plan: Plan, more: Mapping[str, object]) -> None:
+    """Make the studies in the journal of a folder, in place of an earlier one, with what is needed to go on with the search.
+
+    Raises:
+        Unwritten: the disk is full.
+    """
+    about = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+    with explained(out / JOURNAL):
+        (out / JOURNAL).unlink(missing_ok=True)
+        optuna.create_study(study_name="proof", storage=_storage(out), direction="maximize")
+        study = optuna.create_study(study_name="search", storage=_storage(out), direction="maximize")
+        for key, value in {"task": about, "plan": dataclasses.asdict(plan), **more, "format": FORMAT}.items():
+            study.set_user_attr(key, value)
+
+
+def read_search(out: Path) -> tuple[Task, Plan, dict[str, Any]]:
+    """What a search was to do, and what else `write_search` was given.
+
+    Raises:
+        UserError: the folder holds no search, one of another format, or a damaged one.
+    """
+    if (out / FORMER).exists():
+        raise UserError(f"{out} holds a search of format 1 ({FORMER}), which cannot be resumed: begin a new one.")
+    if not (out / JOURNAL).is_file():
+        raise UserError(f"{out} holds no search to resume: it has no {JOURNAL}." if out.exists() else nothing_at(out))
+    try:
+        about = dict(open_study(out, "search").user_attrs)
+        if (version := about.pop("format")) != FORMAT:
+            raise UserError(f"{out} holds a search of format {version}; this raypid resumes format {FORMAT}.")
+        return Task(**about.pop("task")), Plan(**about.pop("plan")), about
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{out / JOURNAL} is damaged: {error!r}.") from None
+
+
+# -- the search ------------------------------------------------------------------------------------------------------
+
+
 class Search:
-    """Runs the phases. What has ended is in the folder, so that a search which was ended goes on from there.
+    """Runs the trials and the proof. What has ended is in the studies, so that a search which was ended goes on from there.
 
     Args:
-        out: the folder, which exists.
-        trials: those that have ended before.
+        out: the folder, which this process has locked, with a study (`write_search`).
         tell: shows a line to the user.
         below: settings below all others, that follow from where trials run.
     """
 
     def __init__(
-        self, task: Task, plan: Plan, out: Path, executor: TrialProcesses, tell: Callable[[str], None],
-        trials: list[SearchTrial], below: Mapping[str, object],
+        self, task: Task, plan: Plan, out: Path, processes: TrialProcesses, tell: Callable[[str], None], below: Mapping[str, object]
     ) -> None:  # fmt: skip
-        self.task, self.plan, self.out, self.executor, self.tell = task, plan, out, executor, tell
+        self.task, self.plan, self.out, self.processes, self.tell = task, plan, out, processes, tell
         self.below = dict(below)
-        self.trials = {trial.number: trial for trial in trials}
-        self.halving = Halving(plan.trial_s)
-        self.proposer: Proposer = make_proposer(task.by, task.space, task.seed + 1000 * len(trials), plan.trials)
-        self.found: int | None = None
-        """The candidate that won the race; None: there was none beside the defaults."""
+        repair_journal(out)
+        self.study, self.proof = open_study(out, "search"), open_study(out, "proof")
+        self.runs = {**runs_of(self.study), **runs_of(self.proof)}
+        self.found: TrialRun | None = None
+        """The settings that did best; None: there were none beside the defaults."""
+        self.first_rung: int | None = None
+        """The first rung at which trials are judged; None until it is known when the defaults have learned."""
+        self._trials: dict[str, optuna.Trial] = {}
+        """Optuna's trials of the runs under way, by their folders."""
+        self._distributions = distributions(task.space)
         self._proof_s = plan.trial_s
         """Seconds of training of each run of the proof."""
-        self._log = TrialLog(out)
-        self._began = time.monotonic() - max((trial.ended_at for trial in trials), default=0.0)
+        self._began = time.monotonic() - max((run.ended_at for run in self.runs.values()), default=0.0)
         self._told_traceback = False
-        self._failed: list[SearchTrial] = []
-        """The newest trials, as far as they have failed in a row."""
-        self._baseline = next((t.baseline for t in trials if t.baseline is not None), None)
-        for trial in trials:
-            self._learn(trial)
+        self._failed: list[TrialRun] = []
+        """The newest runs, as far as they have failed in a row."""
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Choose the sampler, begin with the defaults, and repeat what was under way when the search was ended."""
+        trials = self.study.get_trials(deepcopy=False)
+        seed = self.task.seed + 1000 * len(trials)
+        if self.task.by == "random":
+            self.study.sampler = optuna.samplers.RandomSampler(seed)
+        else:
+            num_random = min(10, max(4, self.plan.trials // 3))
+            self.study.sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=num_random, multivariate=True, constant_liar=True
+            )
+        self.study.pruner = optuna.pruners.NopPruner()
+        if not trials:
+            defaults = {name: self.task.default(name) for name in self.task.space}
+            self.study.enqueue_trial(units(self.task.space, defaults), user_attrs={"settings": {}})
+        for study in (self.study, self.proof):
+            for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+                study.tell(trial.number, state=TrialState.FAIL)
+                if study is self.study:
+                    about = {key: value for key, value in trial.user_attrs.items() if key != "run"}
+                    study.enqueue_trial(trial.params, user_attrs=about)
+        for run in self.of("search"):
+            self._fit_plan(run, math.inf)
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of the search so far, of all its processes."""
         return time.monotonic() - self._began
 
-    def of(self, kind: Kind) -> list[SearchTrial]:
-        """The trials of a kind that have ended."""
-        return [t for t in self.trials.values() if t.kind == kind and t.state != "running"]
-
-    @property
-    def measured(self) -> Plan:
-        """The plan, with what a trial takes beside its seconds where that is more: the defaults, the best, and those after them.
-
-        It is the median of theirs, since the first in a process waits for imports.
-        """
-        best = [1, *(t.number for t in self.best()[: b.NUM_CANDIDATES])]
-        full = [t for t in self.trials.values() if t.wall_s and (t.kind != "search" or t.number in best)]
-        beside = np.median([t.wall_s - min(t.seconds, self.plan.trial_s) for t in full]) if full else 0.0
-        return dataclasses.replace(self.plan, overhead_s=max(self.plan.overhead_s, float(beside)))
+    def of(self, *kinds: Kind) -> list[TrialRun]:
+        """The runs of some kinds that have ended."""
+        return [run for run in self.runs.values() if run.kind in kinds and run.state != "running"]
 
     def __call__(self) -> None:
-        """Search. Afterwards `found` is known, and `trials` has everything.
+        """Search. Afterwards `found` is known, and `runs` has everything.
 
         Raises:
             UserError: settings that cannot work.
@@ -194,312 +341,250 @@ class Search:
             RuntimeError: no trial could be judged, or they die.
         """
         try:
-            self._run_all(self._explore(), self._explore_until, lambda: self.halving.rungs[self.halving.first or 0])
-            self.found = self._race()
-            if self.found is not None:
-                self._run_all(self._prove(self.found), lambda: self.plan.budget_s - b.REPORT_S)
+            with explained(self.out / JOURNAL):
+                self._run_all(self._next_trial, self._explore_until)
+                self.found = self._best()
+                if self.found is not None:
+                    self._run_all(partial(next, self._prove(self.found), None), lambda: self.plan.budget_s - b.REPORT_S)
         finally:
-            self.executor.close()
+            self.processes.close()
 
-    # -- phases ----------------------------------------------------------------------------------------------------
+    # -- which runs ------------------------------------------------------------------------------------------------
 
-    def _explore(self) -> Iterator[SearchTrial]:
-        """Yield trials with new settings; the first has the defaults."""
-        done = len(self.of("search"))
-        defaults = {name: self.task.default(name) for name in self.task.space}
-        for _ in range(self.plan.trials - done):
-            number = self._next_number()
-            units, settings = self._proposed() if number > 1 else (units_of(self.task.space, defaults), {})
-            yield self._trial("search", number, self.task.seed, settings, units)
-
-    def _proposed(self) -> tuple[dict[str, float], dict[str, Any]]:
-        for _ in range(_DRAWS):
-            units = self.proposer.propose()
-            try:
-                return units, self.task.settings(units)
-            except ConfigError as error:
-                refused = error
-                self.proposer.tell(units, -math.inf, 0, stopped=True)
-        raise ConfigError(f"Of {_DRAWS} drawn settings none is valid; the last: {refused}")
+    def _next_trial(self) -> TrialRun | None:
+        """Ask for the next trial: settings that wait to run again, or new ones. None if there is none to begin now."""
+        if self._explore_until() - self.elapsed_s < self.plan.rungs[self.first_rung or 0]:
+            return None  # it would not be judged
+        tried = [run for run in self.runs.values() if run.kind == "search"]
+        waiting = self.study.get_trials(deepcopy=False, states=[TrialState.WAITING])
+        if not waiting and len(tried) >= self.plan.trials:
+            return None
+        trial = self.study.ask(self._distributions)
+        about = {"candidate": trial.number, "seed": self.task.seed, **trial.user_attrs}
+        if "settings" not in about:
+            about["settings"] = self.task.settings(trial.params)
+        kind: Kind = "search" if about["candidate"] == trial.number else "again"
+        run = TrialRun(kind=kind, folder=f"trial-{trial.number:03}", **about)
+        self._trials[run.folder] = trial
+        return run
 
     def _explore_until(self) -> float:
         """When exploring must have ended. While nothing can be compared with the defaults, there is nothing to save time for."""
-        candidates = min(sum(bool(t.settings) for t in self.best()), b.NUM_CANDIDATES)
-        if not candidates and self.plan.trials > 1:
+        if self.plan.trials > 1 and not any(run.settings for run in self.ranked()):
             return self.plan.budget_s - b.REPORT_S
-        return self.measured.explore_until_s(candidates)
+        return self.plan.explore_until_s(self._turn_s())
 
-    def best(self) -> list[SearchTrial]:
-        """The trials of the exploration that were judged at least once, best first."""
-        first = self.halving.first or 0
-        return [
-            self.trials[n]
-            for n in ranked({t.number: t.scores for t in self.of("search") if len(t.scores) > first}, first)
-        ]
+    def _turn_s(self) -> float:
+        """Seconds of a whole run, as planned or, where that is more, as measured: the median, since the first in a process waits for imports."""
+        walls = [run.wall_s for run in self.runs.values() if run.state in FULL]
+        return max(self.plan.trial_s + self.plan.overhead_s, float(np.median(walls)) if walls else 0.0)
 
-    def _race(self) -> int | None:
-        """Run the best settings with other seeds, then the best of these with more; returns the best, None without any.
+    def ranked(self) -> list[TrialRun]:
+        """The trials that were judged, best first: those that came further, then those with the higher score."""
+        first = math.inf if self.first_rung is None else self.first_rung
+        judged = [run for run in self.of("search") if len(run.scores) > first and run.state != "failed"]
+        return sorted(judged, key=lambda run: (len(run.scores), run.scores[-1]), reverse=True)
 
-        The defaults do not take part: the proof compares with them. Where time is short, the race is: the proof needs it more.
+    def again(self, trial: TrialRun) -> list[float]:
+        """The scores of a trial's settings with other seeds. Its first run does not count, since luck has put it among the best too."""
+        return [run.scores[-1] for run in self.of("again") if run.candidate == trial.candidate and run.scores]
+
+    def _best(self) -> TrialRun | None:
+        """The settings with the best mean score on other seeds; None if only the defaults were judged.
 
         Raises:
-            RuntimeError: no trial has come to its first rung.
+            RuntimeError: no trial was judged.
         """
-        best = self.best()
-        if not best:
-            raise RuntimeError(f"No trial has come far enough to be judged. {self._why_none()} See {self.out}.")
-        candidates = [t.number for t in best if t.settings][: b.NUM_CANDIDATES]
-        first = self.task.seed + 1
-        for num, seeds in ((b.NUM_FINALISTS, [first]), (1, [first + 1 + i for i in range(b.FINALIST_SEEDS)])):
-            if len(candidates) > 1:
-                self._run_all(self._again(candidates, seeds), self._race_until, lambda: self.measured.turn_s)
-            candidates = sorted(candidates, key=self._race_score(candidates), reverse=True)[:num]
-        return candidates[0] if candidates else None
+        ranked = self.ranked()
+        if not ranked:
+            raise RuntimeError(
+                f"No trial has come far enough to be judged: give a longer --budget, or see {self.out} for failures."
+            )
+        tried = [run for run in ranked if run.settings]
+        scores = {run.folder: self.again(run) for run in tried}
+        return max(tried, key=lambda run: (len(scores[run.folder]), np.mean(scores[run.folder] or 0.0)), default=None)
 
-    def _race_until(self) -> float:
-        """When the proof must begin."""
-        plan = self.measured
-        return plan.budget_s - plan.fresh_s - b.REPORT_S
-
-    def _race_score(self, candidates: list[int]) -> Callable[[int], float]:
-        """The mean score of each candidate over the seeds of the race that all of them have run; the first run of one does not count, since
-        luck has put it among the best too. Without such seeds all are equal."""
-        runs = {(t.candidate, t.seed): t.score for t in self.of("race") if t.state != "cut"}
-        seeds = [seed for seed in {seed for _, seed in runs} if all((c, seed) in runs for c in candidates)]
-        return lambda candidate: float(np.mean([runs[candidate, seed] for seed in seeds])) if seeds else 0.0
-
-    def _why_none(self) -> str:
-        ended = self.of("search")
-        if failed := [t for t in ended if t.state == "failed"]:
-            return f"Trial {failed[-1].number} failed: {failed[-1].message}."
-        if all(t.message for t in ended):  # each had to be killed
-            return "Not one iteration has ended: the environment may hang, or it is slow and needs a longer --budget."
-        rung = self.halving.rungs[self.halving.first or 0]
-        return f"They train for {b.shown_seconds(rung)} until then: give a longer --budget."
-
-    def _prove(self, found: int) -> Iterator[SearchTrial]:
+    def _prove(self, found: TrialRun) -> Iterator[TrialRun]:
         """Yield runs of the best settings and of the defaults on fresh seeds, in turns; more of them while there is time.
 
-        If the first phases took longer than planned, these runs are shorter, so that there are enough of them.
+        If the trials took longer than planned, these runs are shorter, so that there are enough of them.
         """
-        plan, until = self.measured, self.plan.budget_s - b.REPORT_S
-        done = len(self.of("found")) + len(self.of("defaults"))
-        turns = math.ceil(max(1, 2 * b.MIN_FRESH - done) / plan.concurrent)
-        enough_s = (until - self.elapsed_s) / turns - plan.overhead_s
-        self._proof_s = min(plan.trial_s, max(enough_s, self.halving.rungs[0]))
+        plan, until = self.plan, self.plan.budget_s - b.REPORT_S
+        turns = math.ceil(max(1, 2 * b.MIN_FRESH - len(self.of("found", "defaults"))) / plan.concurrent)
+        spare_s = (until - self.elapsed_s) / turns - self._turn_s()
+        self._proof_s = min(plan.trial_s, max(plan.trial_s + spare_s, plan.rungs[0]))
         kinds: list[Kind] = ["found", "defaults"]
         for count in range(b.MAX_FRESH):
-            turn_s = max((t.wall_s for kind in kinds for t in self.of(kind)), default=plan.turn_s)
-            turn_s *= math.ceil(len(kinds) / plan.concurrent) + bool(self.executor.running)
-            if count >= b.MIN_FRESH and self.elapsed_s + turn_s > until:
+            num_turns = math.ceil(len(kinds) / plan.concurrent) + bool(self.processes.running)
+            if count >= b.MIN_FRESH and self.elapsed_s + num_turns * self._turn_s() > until:
                 return
             for kind in kinds:
-                settings = self.trials[found].settings if kind == "found" else {}
-                if not self._is_done(kind, found, b.FIRST_FRESH + count):
-                    yield self._trial(kind, found, b.FIRST_FRESH + count, settings, {})
+                seed = b.FIRST_FRESH + count
+                if (folder := f"{kind}-seed{seed}") not in self.runs:
+                    self._trials[folder] = self.proof.ask()
+                    settings = found.settings if kind == "found" else {}
+                    yield TrialRun(kind=kind, folder=folder, candidate=found.candidate, seed=seed, settings=settings)
 
-    def _again(self, candidates: list[int], seeds: list[int]) -> Iterator[SearchTrial]:
-        for seed in seeds:
-            for number in candidates:
-                if not self._is_done("race", number, seed):
-                    trial = self.trials[number]
-                    yield self._trial("race", number, seed, trial.settings, trial.units)
+    # -- runs ------------------------------------------------------------------------------------------------------
 
-    def _is_done(self, kind: Kind, candidate: int, seed: int) -> bool:
-        return any((t.candidate, t.seed) == (candidate, seed) for t in self.of(kind))
-
-    def _next_number(self) -> int:
-        return max(self.trials, default=0) + 1
-
-    def _trial(
-        self, kind: Kind, candidate: int, seed: int, settings: dict[str, Any], units: dict[str, float]
-    ) -> SearchTrial:
-        name = f"trial-{candidate:03}" + (f"-seed{seed}" if kind == "race" else "")
-        return SearchTrial(
-            number=self._next_number(), kind=kind, candidate=candidate, seed=seed, settings=settings, units=units,
-            folder=f"{kind}-seed{seed}" if kind in ("found", "defaults") else name,
-        )  # fmt: skip
-
-    # -- trials ----------------------------------------------------------------------------------------------------
-
-    def _run_all(
-        self, wanted: Iterator[SearchTrial], until: Callable[[], float], least: Callable[[], float] = lambda: 0.0
-    ) -> None:
-        """Run trials until none is wanted, or the time is over; what runs then is cut. None is started that has less time than the `least`."""
-        told_to_end: dict[int, float] = {}
+    def _run_all(self, wanted: Callable[[], TrialRun | None], until: Callable[[], float]) -> None:
+        """Run trials until none is wanted, or the time is over; what runs then is cut."""
+        told_to_end: dict[str, float] = {}
         while True:
             left_s = until() - self.elapsed_s
-            while left_s > least() and self.executor.has_room and (trial := next(wanted, None)) is not None:
-                self._start(trial)
-            if not self.executor.running:
+            while left_s > 0 and self.processes.has_room and (run := wanted()):
+                self._start(run)
+            if not self.processes.running:
                 return
-            for number in self.executor.running if left_s <= 0 else ():
-                if number not in told_to_end:
-                    told_to_end[number] = self.elapsed_s
-                    self.executor.stop(number)
-                elif self.elapsed_s >= told_to_end[number] + GRACE_S:
-                    self.executor.kill(number)
-                    self._ended(self.trials[number], {"state": "cut", "message": "its iteration did not end in time"})
-            for event in self.executor.wait(0.1):
-                trial = self.trials[event["trial"]]
-                if event["event"] == "rung":
-                    self._at_rung(trial, event)
-                else:
-                    self._ended(trial, event)
+            for folder in self.processes.running if left_s <= 0 else ():
+                if folder not in told_to_end:
+                    told_to_end[folder] = self.elapsed_s
+                    self.processes.end(folder, "cut")
+                elif self.elapsed_s >= told_to_end[folder] + GRACE_S:
+                    self.processes.kill(folder)
+                    self._ended(self.runs[folder], {"state": "cut", "message": "its iteration did not end in time"})
+            for event in self.processes.wait(0.1):
+                handle = self._at_moment if event["event"] == "moment" else self._ended
+                handle(self.runs[event["trial"]], event)
 
-    def _start(self, trial: SearchTrial) -> None:
-        self.trials[trial.number] = trial
-        clear_folder(self.out / trial.folder)  # a trial that was broken off begins anew
-        rungs = self._rungs(trial)
-        self.executor.start(trial.number, {
-            "run": self.task.run, "settings": {**self.task.fixed, **trial.settings, "seed": trial.seed}, "below": self.below,
-            "folder": str(self.out / trial.folder), "rungs": rungs,
-            "stop": {} if self.task.goal is None else {"evaluation/episode_reward_mean": self.task.goal},
-            "baseline": self._baseline, "keep": trial.kind == "found", "on_ray": self.task.config.on_ray,
-            "settle_steps": getattr(self.task.config, "steps_per_iteration", None) or 0,
-            "first_within": LATE * rungs[-1] if trial.kind == "search" and trial.settings else None,
+    def _start(self, run: TrialRun) -> None:
+        self.runs[run.folder] = run
+        clear_folder(self.out / run.folder)  # a run that was broken off begins from the start
+        self._trials[run.folder].set_user_attr("run", vars(run))
+        moments = self._moments(run)
+        self.processes.start(run.folder, {
+            "run": self.task.run, "settings": {**self.task.fixed, **run.settings, "seed": run.seed}, "below": self.below,
+            "folder": str(self.out / run.folder), "until": moments[0], "keep": run.kind == "found", "on_ray": self.task.config.on_ray,
+            "stop": {} if self.task.goal is None else {EVALUATION: self.task.goal},
+            "before": next((other.curve[0] for other in self.runs.values() if other.curve), None),
+            "first_within": b.LATE * moments[-1] if run.kind == "search" and run.settings else None,
         })  # fmt: skip
 
-    def _rungs(self, trial: SearchTrial) -> list[float]:
-        """Seconds of training after which a trial is judged; the last is its end."""
-        return {"search": self.halving.rungs, "race": self.halving.rungs[-1:]}.get(trial.kind, [self._proof_s])
+    def _moments(self, run: TrialRun) -> list[float]:
+        """Seconds of training after which a run says what it has reached; the last is its end."""
+        if run.kind != "search":
+            return [self.plan.trial_s if run.kind == "again" else self._proof_s]
+        if self.first_rung is not None:
+            return self.plan.rungs
+        longer = np.arange(self.plan.trial_s, self.plan.longest_s, self.plan.rungs[0])
+        return [*self.plan.rungs, *map(float, longer[1:]), self.plan.longest_s]
 
-    def _take(self, trial: SearchTrial, event: Event, rungs: list[float]) -> None:
-        """Keep what a trial says of itself, and its scores at all of the `rungs`: at each by what it had there, however late it says so."""
-        trial.curve, trial.baseline, trial.first_s = event["curve"], event["baseline"], event["first_s"]
-        if self._baseline is None:
-            self._baseline = trial.baseline
-        trial.scores += [self.score(trial, rung) for rung in rungs[len(trial.scores) :]]
-        if trial.number == 1:
-            self._time_first(trial)
+    def score(self, run: TrialRun, seconds: float) -> float:
+        """Compute the score of a run after so many seconds of training."""
+        return mean_return(run.curve, seconds, self.task.goal)
 
-    def score(self, trial: SearchTrial, seconds: float) -> float:
-        """That of a trial after so many seconds of training. All are measured from the same return before training."""
-        assert self._baseline is not None
-        return mean_return(trial.curve, seconds, self._baseline, self.task.goal)
+    def _fit_plan(self, run: TrialRun, seconds: float) -> None:
+        """Settle how long trials are and when they are judged, once the defaults have had their time.
 
-    def _time_first(self, defaults: SearchTrial) -> None:
-        """Judge nobody before the defaults have learned, which may be never; from the beginning, if it is not known since they failed."""
-        if defaults.first_s is not None or defaults.state != "running":
-            never = 0.0 if defaults.state == "failed" else math.inf
-            self.halving.begin_behind(never if defaults.first_s is None else defaults.first_s)
-
-    def _at_rung(self, trial: SearchTrial, event: Event) -> None:
-        rung = event["rung"]
-        self._take(trial, event, self.halving.rungs[: rung + 1])
-        there = [t.scores[rung] for t in self.trials.values() if t.kind == "search" and len(t.scores) > rung]
-        goes_on = self.halving.goes_on(rung, trial.scores[rung], there)
-        # the defaults are what others are measured by
-        self.executor.answer(trial.number, go_on=goes_on or not trial.settings)
-
-    def _ended(self, trial: SearchTrial, event: Event) -> None:
-        trial.state, trial.ended_at, trial.message = event["state"], self.elapsed_s, event.get("message", "").strip()
-        trial.seconds, trial.timesteps, trial.wall_s = (event.get(k, 0) for k in ("seconds", "timesteps", "wall_s"))
-        if "curve" in event:
-            rungs = self._rungs(trial)
-            passed = {"stopped": [], "cut": [rung for rung in rungs if rung <= trial.seconds]}.get(trial.state, rungs)
-            self._take(trial, event, passed)
-        if trial.state == "failed":
-            trial.scores, trial.failure = [], event["kind"]
-            trial.message = trial.message.splitlines()[-1].removeprefix("raypid: ") if trial.message else event["kind"]
-        self._log.add(trial)
-        self._learn(trial)
-        self.tell(self.line(trial))
-        self._heed_failure(trial, event)
-
-    def _learn(self, trial: SearchTrial) -> None:
-        """Let the proposer know of a trial that has ended, and the rungs of the first."""
-        if trial.number == 1:
-            self._time_first(trial)
-        if trial.kind != "search" or not trial.units:
+        They have more of it as long as they have learned nothing. If they failed, the plan stays as it is, and trials are judged from the
+        first rung on.
+        """
+        if run.settings or self.first_rung is not None or seconds < self.plan.trial_s:
             return
-        if trial.scores or trial.failure in BY_SETTINGS:
-            rung = max(0, len(trial.scores) - 1)
-            self.proposer.tell(trial.units, trial.score, rung, stopped=trial.state not in ("finished", "goal"))
-        else:
-            self.proposer.forget(trial.units)
+        learned_s = learned_after(run.curve)
+        if learned_s is None and seconds < self.plan.longest_s:
+            return
+        if learned_s is None:
+            learned_s = 0.0 if run.state == "failed" else math.inf
+        self.plan = self.plan.for_task(learned_s)
+        self.first_rung = self.plan.first_rung(learned_s)
+        self.study.pruner = optuna.pruners.SuccessiveHalvingPruner(
+            min_resource=1, reduction_factor=b.REDUCTION, min_early_stopping_rate=self.first_rung
+        )
 
-    def _heed_failure(self, trial: SearchTrial, event: Event) -> None:
+    def _report(self, run: TrialRun, seconds: float) -> bool:
+        """Report the scores at the rungs that have passed; whether the pruner would end the trial at the last of them.
+
+        The defaults do not compete, so that some other settings get their whole time even if the defaults are best.
+        """
+        prune, trial = False, self._trials[run.folder]
+        # a run that reached the goal before the defaults had their time is not judged, but has its scores
+        is_settled = self.first_rung is not None or seconds == math.inf
+        passed = sum(rung <= seconds for rung in self.plan.rungs) if is_settled else 0
+        for i in range(len(run.scores), passed):
+            run.scores.append(self.score(run, self.plan.rungs[i]))
+            trial.report(run.scores[-1], b.REDUCTION**i)
+            prune = bool(run.settings) and trial.should_prune()
+        return prune
+
+    def _at_moment(self, run: TrialRun, event: Event) -> None:
+        run.curve = event["curve"]
+        self._fit_plan(run, event["until"])
+        later = [moment for moment in self._moments(run) if moment > event["until"]]
+        if not later:
+            self.processes.end(run.folder, "finished")
+        elif self._report(run, event["until"]):
+            self.processes.end(run.folder, "stopped")
+        else:
+            self.processes.go_on(run.folder, later[0])
+
+    def _ended(self, run: TrialRun, event: Event) -> None:
+        run.state, run.ended_at, run.message = event["state"], self.elapsed_s, event.get("message", "").strip()
+        run.seconds, run.wall_s = event.get("seconds", 0.0), event.get("wall_s", 0.0)
+        run.curve = event.get("curve", run.curve)
+        if run.state == "failed":
+            run.message = run.message.splitlines()[-1].removeprefix("raypid: ") if run.message else event["kind"]
+        self._fit_plan(run, math.inf)
+        self._tell_study(run, event.get("kind") in BY_SETTINGS)
+        self.tell(self.line(run))
+        self._heed_failure(run, event)
+
+    def _tell_study(self, run: TrialRun, is_blamed: bool) -> None:
+        """End Optuna's trial. Settings that failed count as stopped; a failure that says nothing about them does not count."""
+        study = self.study if run.kind in ("search", "again") else self.proof
+        full, promising = run.state in FULL, False
+        if run.kind != "search":
+            run.scores = [self.score(run, self._moments(run)[-1])] if full else []
+        elif run.state in (*FULL, "cut"):
+            stop = self._report(run, math.inf if full else run.seconds)
+            promising = full and not stop and bool(run.settings)
+        trial = self._trials.pop(run.folder)
+        trial.set_user_attr("run", vars(run))
+        if full:
+            study.tell(trial, run.scores[-1])
+        else:
+            counts = is_blamed if run.state == "failed" else bool(run.scores)
+            study.tell(trial, state=TrialState.PRUNED if counts else TrialState.FAIL)
+        for i in range(b.SEEDS_AGAIN if promising else 0):
+            about = {"settings": run.settings, "candidate": run.candidate, "seed": run.seed + 1 + i}
+            study.enqueue_trial(trial.params, user_attrs=about)
+
+    def _heed_failure(self, run: TrialRun, event: Event) -> None:
         """Show a traceback once; end the search where nothing can work.
 
         Raises:
             UserError: the defaults are refused.
             Unwritten: the disk is full.
-            CodeError, RuntimeError: many have failed in a row, or all.
+            CodeError, RuntimeError: MAX_FAILED have failed in a row.
         """
-        if trial.state != "failed":
+        if run.state != "failed":
             self._failed = []
             return
         if event["kind"] == "unwritten":
             raise Unwritten(event["message"])
-        if event["kind"] == "user" and not trial.settings:
+        if event["kind"] == "user" and not run.settings:
             raise UserError(event["message"])
-        if event["kind"] in ("diverged", "slow"):
-            return  # its settings did it
-        self._failed.append(trial)
-        text, ended = event["traceback"].rstrip(), sum(t.state != "running" for t in self.trials.values())
-        if len(self._failed) >= (3 if len(self._failed) == ended else MAX_FAILED):
-            which = f"{'first' if len(self._failed) == ended else 'last'} {len(self._failed)}"
-            message = f"The {which} trials have failed, so the search ends. The last: {trial.message} See {self.out}."
+        if event["kind"] in BY_SETTINGS:
+            return
+        self._failed.append(run)
+        text = event["traceback"].rstrip()
+        if len(self._failed) == MAX_FAILED:
+            message = (
+                f"The last {MAX_FAILED} trials have failed, so the search ends. The last: {run.message} See {self.out}."
+            )
             raise CodeError(f"{text}\nraypid: {message}") if text else RuntimeError(message)
-        if text and not self._told_traceback and event["kind"] == "error":
+        if text and not self._told_traceback:
             self._told_traceback = True
             self.tell(text)
 
-    def line(self, trial: SearchTrial) -> str:
-        """What the user reads of a trial that has ended."""
-        what = {"race": f"{trial.candidate} again", "found": f"{trial.candidate} anew", "defaults": "defaults"}.get(
-            trial.kind, str(trial.number)
-        )
-        how = {"finished": "", "goal": "reached the goal", "failed": trial.message}.get(trial.state, trial.state)
-        is_best = trial.kind == "search" and trial.state in ("finished", "goal") and self.best()[:1] == [trial]
-        score = f"{trial.score:10.5g}" if trial.scores else " " * 9 + "-"
-        about = f", {how}" if how else ""
-        seed = f" (seed {trial.seed})" if trial.kind != "search" else ""
-        text = (
-            f"[{b.shown_seconds(self.elapsed_s):>7}] {what:>9} {score}  {b.shown_seconds(trial.seconds)}{about}{seed}"
-        )
-        return f"{text}; the best so far: {shortened(trial.settings)}" if is_best else text
-
-
-def shortened(settings: Mapping[str, object], most: int = 70) -> str:
-    """Settings in one line of a few."""
-    parts = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-    num = max((i for i in range(len(parts) + 1) if len(", ".join(parts[:i])) <= most), default=0)
-    rest = [f"{len(parts) - num} more"] if num < len(parts) else []
-    return ", ".join([*parts[:num], *rest]) or "the defaults"
-
-
-# -- the folder ------------------------------------------------------------------------------------------------------
-
-
-def write_search(out: Path, task: Task, plan: Plan, more: Mapping[str, object]) -> None:
-    """Write what is needed to go on with a search.
-
-    Raises:
-        Unwritten: the disk is full.
-    """
-    about = {name: getattr(task, name) for name in (f.name for f in dataclasses.fields(task))}
-    text = json.dumps({"task": about, "plan": dataclasses.asdict(plan), **more}, indent=2)
-    with explained(out / SEARCH), replacing(out / SEARCH) as beside:
-        beside.write_text(text + "\n")
-
-
-def read_search(out: Path) -> tuple[Task, Plan, list[SearchTrial], dict[str, Any]]:
-    """What a search was to do, what has ended, and what else `write_search` was given.
-
-    Raises:
-        UserError: the folder holds no search, or a damaged one.
-    """
-    path = out / SEARCH
-    if not path.is_file():
-        raise UserError(f"{out} holds no search to resume: it has no {SEARCH}." if out.exists() else nothing_at(out))
-    try:
-        about = read_json(path.read_text())
-        assert isinstance(about, dict)
-        task, plan = about.pop("task"), Plan(**about.pop("plan"))
-        return Task(**task), plan, read_trials(out), about
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path} is damaged: {error}.") from None
+    def line(self, run: TrialRun) -> str:
+        """What the user reads of a run that has ended."""
+        names = {"search": str(run.candidate), "again": f"{run.candidate} again", "found": f"{run.candidate} anew"}
+        what = names.get(run.kind, run.kind)
+        ways = {"finished": "", "goal": ", reached the goal", "failed": f", {run.message}"}
+        how = ways.get(run.state, f", {run.state}")
+        score = f"{run.scores[-1]:10.5g}" if run.scores else " " * 9 + "-"
+        seed = f" (seed {run.seed})" if run.kind != "search" else ""
+        best = "; the best so far" if run.state in FULL and self.ranked()[:1] == [run] else ""
+        elapsed, trained = b.shown_seconds(self.elapsed_s), b.shown_seconds(run.seconds)
+        return f"[{elapsed:>7}] {what:>9} {score}  {trained}{how}{seed}{best}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from raypid.settings.config import (
     type_hints,
 )
 from raypid.settings.ranges import Choices, Range, Scale, Space, beside_default
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 SearchSpace: TypeAlias = dict[str, Space]
 """Setting ("lr", "model.hidden") -> the values to try."""
@@ -112,6 +115,18 @@ def at(space: SearchSpace, units: Mapping[str, float]) -> dict[str, object]:
 def units(space: SearchSpace, values: Mapping[str, object]) -> dict[str, float]:
     """The places of values in the unit interval, of those settings that have a range."""
     return {name: range_.unit(values[name]) for name, range_ in space.items() if name in values}
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Optuna's distributions of the places in the unit intervals; a few values have one place each."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    return {
+        name: CategoricalDistribution([(i + 0.5) / len(range_.options) for i in range(len(range_.options))])
+        if isinstance(range_, Choices)
+        else FloatDistribution(0.0, 1.0)
+        for name, range_ in space.items()
+    }
 
 
 def nested(values: Mapping[str, object]) -> dict[str, object]:

@@ -15,15 +15,21 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from raypid.envs.closing import end_by_parent, within
 from raypid.settings.config import is_none, overlay
-from raypid.sweep.halving import LATE
+from raypid.sweep.budget import LATE
+
+if TYPE_CHECKING:
+    from raypid.run.agent import Agent
 
 EVALUATION = "evaluation/episode_reward_mean"
+INTERVAL = "evaluation/episode_reward_ci95"
 FRESH = 0.9
-"""An evaluation counts as that of a rung if it is not older than this part of the rung's seconds."""
+"""An evaluation counts as that of a moment if it is not older than this part of its seconds."""
+Point: TypeAlias = tuple[float, float, float]
+"""Seconds of training, mean return of an evaluation, half width of its 95% interval (NaN: it played one episode)."""
 
 
 def main() -> None:
@@ -88,7 +94,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _kind(error: BaseException) -> str:
-    """What has failed, as an event says it (`raypid.sweep.search_trials.BY_SETTINGS`)."""
+    """What has failed, as an event says it (`raypid.sweep.search.BY_SETTINGS`)."""
     from raypid.envs.errors import EnvError
     from raypid.errors import Diverged, UserError
     from raypid.storage.outputs import Unwritten
@@ -98,7 +104,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
-    """Train through the rungs; after each but the last ask whether to go on. Returns how it ended, and the curve."""
+    """Train to the moments that the search names; at each say what was reached. Returns how the trial ended, and its curve."""
     from raypid.report.panel import Messages
     from raypid.run.agent import Agent
     from raypid.run.resolve import resolve
@@ -106,64 +112,51 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     from raypid.settings.request import RunRequest
 
     began = time.monotonic()
-    folder, rungs = Path(order["folder"]), order["rungs"]
+    folder, until, state = Path(order["folder"]), order["until"], ""
     if order["on_ray"]:
         _hold_ray(order["settings"])
     settings, below = overlay({}, order["settings"]), overlay(order["below"], {})
     agent = Agent(resolve(RunRequest(run=order["run"], settings=settings, recorded=below, out=folder)))
     try:
-        baseline = order["baseline"]
-        if baseline is None:
-            baseline = agent.eval()["episode_reward_mean"]
-        stop = {**order["stop"], "time_total_s": rungs[-1]}
-        options = RunOptions(stop=stop, checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
+        extra: list[Point] = [tuple(order["before"] or _evaluation(agent))]
+        options = RunOptions(stop=order["stop"], checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
         run = Run(agent, options, Messages())
         run.begin()
-        about: dict[str, object] = {"baseline": baseline, "first_s": None}
-        extra: list[tuple[float, float]] = []
-        state, learned_at = "finished", None
-        first_within = order["first_within"]
-        too_long = _TooLong(f"its first iteration took longer than {first_within or 0:.2g} s")
-        for number, rung in enumerate(rungs):
-            while not (run.reason or _is_at(rung, agent, run.result)):
-                with within(None if agent.iteration else first_within, too_long):
-                    run.advance(0.0)  # one iteration
-                if about["first_s"] is None and run.result["learner_updates_total"]:
-                    learned_at = agent.timesteps if learned_at is None else learned_at
-                    if agent.timesteps >= learned_at + order["settle_steps"]:
-                        about["first_s"] = agent.time_total_s
-                if search.poll() and _received(search)["do"] == "stop":
-                    state = "cut"
-                    break
-            if run.reason.startswith("evaluation/"):
-                state = "goal"
-            if state != "finished" or number == len(rungs) - 1:
-                break
-            about["curve"] = _curve(agent, folder, extra)
-            _say(search, event="rung", trial=order["trial"], rung=number, **about)
-            if _received(search)["do"] == "stop":
-                state = "stopped"
-                break
-        about["curve"] = _curve(agent, folder, extra, fresh=state == "finished")
+        agent.control.reset(in_run=True, time_s=until)
+        most_s = order["first_within"]
+        too_long = _TooLong(f"its first iteration took longer than {most_s or 0:.2g} s")
+        while not state:
+            with within(None if agent.iteration else most_s, too_long):
+                run.advance(0.0)  # one iteration
+            if run.reason:
+                state = "goal" if run.reason.startswith("evaluation/") else "finished"
+            elif search.poll():
+                state = _received(search)["state"]
+            elif _is_at(until, agent, run.result):
+                curve = _curve(agent, folder, extra)
+                _say(search, event="moment", trial=order["trial"], until=until, curve=curve)
+                answer = _received(search)
+                until, state = answer["until"], answer["state"]
+                agent.control.reset(in_run=True, time_s=until)
+        curve = _curve(agent, folder, extra, fresh=state == "finished")
         if order["keep"] and state in ("finished", "goal"):
             run.end("the time of the trial is over")
         else:
             run.leave()
-        counts = {"seconds": agent.time_total_s, "timesteps": agent.timesteps, "wall_s": time.monotonic() - began}
-        return {**about, "state": state, **counts}
+        seconds = {"seconds": agent.time_total_s, "wall_s": time.monotonic() - began}
+        return {"curve": curve, "state": state, **seconds}
     finally:
         agent.close()
 
 
-def _is_at(rung: float, agent: Any, result: Mapping[str, float]) -> bool:
-    """Whether a trial is to be judged at a rung now: the rung has come, or after one more iteration it would be too late."""
+def _is_at(moment: float, agent: Agent, result: Mapping[str, float]) -> bool:
+    """Whether a moment has come, or would be over after one more iteration."""
     now = agent.time_total_s
-    return bool(now >= rung or (now > 0 and now + result["time_this_iter_s"] > LATE * rung))
+    return now >= moment or now + result["time_this_iter_s"] > LATE * moment
 
 
 def _hold_ray(settings: Mapping[str, Any]) -> None:
     """Start or join Ray for this process, where it stays: agents find it there and leave it running."""
-
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         return
     from raypid.runtime.ray import RayBackend
@@ -173,19 +166,23 @@ def _hold_ray(settings: Mapping[str, Any]) -> None:
     RayBackend(address, num_cpus=cpus or num_cores(), num_gpus=num_gpus())
 
 
-def _curve(
-    agent: Any, folder: Path, extra: list[tuple[float, float]], *, fresh: bool = True
-) -> list[tuple[float, float]]:
-    """(seconds of training, mean return) of all evaluations so far. `fresh`: evaluates now if the last is old."""
+def _evaluation(agent: Agent) -> Point:
+    """Evaluate now."""
+    found = agent.eval()
+    return agent.time_total_s, found["episode_reward_mean"], found["episode_reward_ci95"]
+
+
+def _curve(agent: Agent, folder: Path, extra: list[Point], *, fresh: bool = True) -> list[Point]:
+    """All evaluations so far, those in `extra` too. `fresh`: evaluates now if the last is old."""
     from raypid.storage.run_folder import RunFolder
 
     rows = [row for row in RunFolder(folder).results if EVALUATION in row]
-    points = sorted([(float(row["time_total_s"]), float(row[EVALUATION])) for row in rows] + extra)
-    now = agent.time_total_s
-    if fresh and (not points or points[-1][0] < FRESH * now):
-        extra.append((now, agent.eval()["episode_reward_mean"]))
+    ours = [(float(row["time_total_s"]), float(row[EVALUATION]), float(row[INTERVAL])) for row in rows]
+    points = sorted([*extra, *ours])
+    if fresh and points[-1][0] < FRESH * agent.time_total_s:
+        extra.append(_evaluation(agent))
         points.append(extra[-1])
-    return [(t, r) for t, r in points if math.isfinite(r)]
+    return [point for point in points if math.isfinite(point[1])]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from raypid.cli import main
+from raypid.plugins import extras
 from raypid.settings import saved as saved_settings
 
 TUNE = ("tune", "--run", "PPO", "--env", "CartPole-v1")
@@ -41,9 +41,9 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         (("tune", "--run", "PPO"), "Name the environment"),
         (("tune", "--run", "PPO", "--env", "CartPol-v1"), "Did you mean 'CartPole-v1'"),
         (("tune", "--run", "TD3", "--env", "CartPole-v1"), "takes continuous (Box) actions"),
-        ((*TUNE, "--budget", "5s"), "too small for 30 trials of 1 s"),
+        ((*TUNE, "--budget", "5s"), "too small for 4 trials of 1 s"),
         ((*TUNE, "--budget", "soon"), "not 'soon'"),
-        ((*TUNE, "--budget", "1m", "--stop", '{"time_total_s": 600}'), "too small for one trial of 10 min"),
+        ((*TUNE, "--budget", "1m", "--stop", '{"time_total_s": 600}'), "too small for 1 trial of 10 min"),
         ((*TUNE, "--stop", '{"timesteps_total": 5}'), "not 'timesteps_total'"),
         ((*TUNE, "--stop", '{"time_total_s": 0}'), "takes a number above 0"),
         ((*TUNE, "--space", '{"lrr": {"uniform": [0, 1]}}'), "Did you mean 'lr'"),
@@ -72,21 +72,20 @@ def test_what_is_wrong_is_said_before_anything_starts(
 def test_names_and_folders_that_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved_settings.save("fast", {"algorithm": "PPO", "env": "CartPole-v1", "settings": {}})
     assert "called 'fast' already" in refused(capsys, *TUNE, "--name", "fast")
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "search.json").write_text("{}")
-    trial = {
-        "number": 1,
-        "kind": "search",
-        "candidate": 1,
-        "seed": 0,
-        "settings": {},
-        "units": {},
-        "folder": "x",
-        "state": "finished",
-        "scores": [1.0],
-    }
-    (tmp_path / "there" / "trials.jsonl").write_text(json.dumps({**trial, "curve": []}) + "\n")
-    assert "--resume there" in refused(capsys, *TUNE, "--out", "there")
+    (tmp_path / "study.log").write_text("mine\n")
+    for argv in ((*TUNE, "--out", "."), ("tune", "--resume", ".")):
+        assert "study.log is damaged" in refused(capsys, *argv)
+    (tmp_path / "search.json").write_text("{}")
+    for argv in ((*TUNE, "--out", "."), ("tune", "--resume", ".")):
+        assert "a search of format 1" in refused(capsys, *argv)
+
+
+@pytest.mark.parametrize("how", [("--by", "random"), ("--resume", "there")])
+def test_without_optuna_one_line_says_what_to_install(
+    how: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "installed", lambda module: module != "optuna")
+    assert "raypid tune needs Optuna, which is not installed: " in refused(capsys, *TUNE, *how)
 
 
 @pytest.mark.ci_slow
@@ -106,21 +105,21 @@ def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> N
     stop = '{"evaluation/episode_reward_mean": 475, "time_total_s": 1}'
     options = ["--trials", "4", "--budget", "60s", "--stop", stop, "--only", "lr,num_epochs"]
     options += ["--name", "found", "--out", "out"]
+    from raypid.sweep.search import open_study, runs_of
+
     first = tune(*TUNE[1:], *options)
     assert first.stdout is not None
     next(line for line in first.stdout if line.startswith("[") and "time" not in line)  # a trial has ended
     first.send_signal(signal.SIGINT)
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 130 and "raypid tune --resume out" in said
-    ended = len((tmp_path / "out" / "trials.jsonl").read_text().splitlines())
-    assert ended >= 1
+    assert runs_of(open_study(tmp_path / "out", "search"))
     second = tune("--resume", "out")
     said, _ = second.communicate(timeout=100)
     assert second.returncode == 0, said
     verdict, where = said.splitlines()[-2:]
-    proof = [
-        t for t in map(json.loads, (tmp_path / "out" / "trials.jsonl").read_text().splitlines()) if t["seed"] >= 1000
-    ]
+    trials = runs_of(open_study(tmp_path / "out", "search")).values()
+    proof = runs_of(open_study(tmp_path / "out", "proof")).values()
     assert "the settings found are" in verdict.lower() and len(proof) >= 2
     is_saved = "--tuned found" in where  # else it says why not
     assert is_saved == ("found" in saved_settings.names()) and (is_saved or "Nothing is saved under a name" in where)
@@ -133,10 +132,8 @@ def test_a_search_ends_in_time_and_its_settings_have_a_name(tmp_path: Path) -> N
     named = "found" if is_saved else "out"
     assert f"raypid train --run PPO --env CartPole-v1 --tuned {named}" in page
     assert (tmp_path / "out" / "report.png").exists()
-    trials = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
-    assert {t["seed"] for t in trials if t["kind"] in ("search", "race")} <= set(range(100))
-    assert all(t["seed"] >= 1000 for t in trials if t["kind"] in ("found", "defaults"))
-    assert max(t["ended_at"] for t in trials) < 60
+    assert {run.seed for run in trials} <= set(range(100)) and all(run.seed >= 1000 for run in proof)
+    assert max(run.ended_at for run in (*trials, *proof)) < 60
     quiet = ("--stop", '{"training_iteration": 1}', "--final-episodes", "0", "--quiet", "--out", "run")
     assert main(("train", *TUNE[1:], "--tuned", named, *quiet)) == 0
     assert main(("eval", "out/found-seed1000", "--episodes", "2")) == 0
