@@ -20,7 +20,6 @@ from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
 from raypid.report.logger import read_params, read_results
 from raypid.report.panel import Quiet
-from raypid.run import agent as agent_module
 from raypid.run.agent import Agent
 from raypid.run.best import BestPolicy
 from raypid.run.deploy import evaluate_policy
