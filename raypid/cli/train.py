@@ -20,11 +20,21 @@ from raypid.errors import UserError, shown
 from raypid.plugins import project
 from raypid.plugins.arguments import declared, declares
 from raypid.plugins.modules import entry_name, names_file
-from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model, other_names
+from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.plugins.trust import check_names
 from raypid.report.logger import read_params
 from raypid.settings import files as run_file
-from raypid.settings.config import Config, ConfigError, Given, Source, canonical, overlay, parse_value, renamed
+from raypid.settings.config import (
+    Config,
+    ConfigError,
+    Given,
+    Source,
+    by_our_names,
+    canonical,
+    overlay,
+    parse_value,
+    renamed,
+)
 from raypid.settings.files import read_runs
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
@@ -346,16 +356,7 @@ def settings_of(options: argparse.Namespace) -> Given:
         raise ConfigError(
             f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
         )
-    return _by_our_names(overlay(overlay(file.recorded, file.settings), flags))
-
-
-def _by_our_names(given: Given) -> Given:
-    """The settings by our names, where these need no remark."""
-    plain = other_names("UNREMARKED")
-    names = {key: plain.get(key.replace("-", "_"), key) for key in given}
-    ours = Given({names[key]: value for key, value in given.items()})
-    ours.sources = {names[key]: given.sources_of(key) for key in given}
-    return ours
+    return by_our_names(overlay(overlay(file.recorded, file.settings), flags))
 
 
 def request_of(options: argparse.Namespace) -> RunRequest:
@@ -367,15 +368,14 @@ def request_of(options: argparse.Namespace) -> RunRequest:
     """
     _check_together(options)
     flags = flags_of(options)
-    resume = options.resume if options.resume in (None, True) else Path(options.resume)
     file = read_runs(_configs(options), options.run, trust=options.trust, given=flags)
     asked = RunRequest(
         run=options.run,
         settings=flags,
         stop=_stop(options),
         tuned=options.tuned,
-        out=Path(options.out) if options.out else None,
-        resume=resume,
+        out=options.out or None,
+        resume=options.resume,
         overwrite=options.overwrite,
         trust=options.trust,
         options={name: value for name in _COUNTS if (value := getattr(options, name)) is not None},
@@ -385,8 +385,7 @@ def request_of(options: argparse.Namespace) -> RunRequest:
     asked = asked.from_source("flag")
     if asked.run == file.run:  # that of the file is taken for the flags that there are
         asked = replace(asked, origins={key: origin for key, origin in asked.origins.items() if key != "run"})
-    whole = join(file, asked)
-    return replace(whole, settings=_by_our_names(whole.settings))
+    return join(file, asked)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -443,7 +442,7 @@ def _train(options: argparse.Namespace, run: SettledRun) -> int:
             raise
         raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
     if not options.quiet:
-        agent.notes += hints(agent, run, "--tuned")
+        agent.add_notes(*hints(agent, run, "--tuned"))
     try:
         overwrite = request.out is not None and request.overwrite
         Run(agent, RunOptions(stop=run.stop, overwrite=overwrite, closes_agent=True, **request.options), progress)()  # type: ignore[arg-type]

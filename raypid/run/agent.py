@@ -211,6 +211,10 @@ class Agent(Training):
             if run.has_begun:
                 self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
 
+    def show_in(self, progress: Progress) -> None:
+        """Let the next `fit` go on in the place where `progress` has shown how the agent was built."""
+        self._shown_before = progress
+
     def _note_gap(self, folder: Path) -> None:
         """Say which iterations the folder has no results of, since `train` ran them."""
         if folder == self._fitted and self.iteration > self._fitted_to:

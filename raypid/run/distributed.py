@@ -328,7 +328,7 @@ class DistributedAgent:
             agent = Agent(look(settle(request), like))
         except ResourceError as error:
             raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
-        agent.notes = [_renamed(note) for note in agent.notes]
+        agent.add_notes(*map(_renamed, agent.take_notes()))
         self._agent, self._compiled = agent, compiled
         if saved is not None:
             agent.restore(saved)

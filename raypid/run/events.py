@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec
 
 from raypid.callbacks import Callbacks
+from raypid.errors import ConfigError, shown
 from raypid.outcome import Outcome
 from raypid.run.evaluation import Played
 
@@ -29,7 +30,7 @@ class Listener:
         """Training starts. `config` is that of `raypid.Callbacks.on_start`."""
 
     def on_iteration(self, result: dict[str, float]) -> None:
-        """An iteration has ended. The callbacks have added their entries to `result`, which must not be changed."""
+        """An iteration has ended. The callbacks have added their entries to `result`, to which entries may be added."""
 
     def on_evaluation(self, played: Played) -> None:
         """An evaluation has ended. It may be of earlier weights than the newest."""
@@ -64,7 +65,15 @@ class Events:
         """Whether on_start was called, and on_end not yet."""
 
     def add(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` too; returns a function that ends this."""
+        """Tell `listener` too; returns a function that ends this.
+
+        Raises:
+            ConfigError: it is not a Listener.
+        """
+        if not isinstance(listener, Listener):
+            raise ConfigError(
+                f"listen takes an object of a class of raypid.run.events.Listener, not {shown(listener)}."
+            )
         self._listeners.append(listener)
         return partial(self._remove, listener)
 

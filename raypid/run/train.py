@@ -21,7 +21,6 @@ from raypid.run.stopping import already_finished
 from raypid.settings.config import ConfigError
 from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest, join
-from raypid.settings.stops import read_stop
 
 
 def train(
@@ -73,19 +72,24 @@ def train(
     name = None if run is None or _is_distributed(run) else algorithm_of(run)
     counts = zip(OPTIONS, (checkpoint_interval, keep_checkpoints, final_episodes), strict=True)
     asked = RunRequest(
-        stop=None if stop is None else read_stop(stop),
-        resume=resume if resume in (None, True) else Path(str(resume)),
+        stop=stop,  # type: ignore[arg-type]  # as people write it
+        resume=resume,  # type: ignore[arg-type]
         overwrite=overwrite,
         trust=trust,
         options={count: number for count, number in counts if number is not None},
     )
     call = request_of(name, [env], config, settings, out=out, tuned=tuned, trust=trust)
-    request = replace(join(call, asked), is_whole=True)
-    return _train(run, request, quiet)
+    request = join(call, asked)
+    return train_request(request, run, quiet=quiet)
 
 
-def _train(run: object, request: RunRequest, quiet: bool) -> Outcome:
-    """Resolve what is asked for, and train until a stop criterion is met. `run` may be a class of agents."""
+def train_request(request: RunRequest, run: object = None, *, quiet: bool = False) -> Outcome:
+    """Resolve what is asked for, and train until a stop criterion is met; errors as `train`.
+
+    Args:
+        run: the class of agents to train with; by default `raypid.Agent`.
+    """
+    request = replace(request, is_whole=True)
     progress = progress_here({}, quiet)
     agent: Agent | DistributedAgent
     with Phases(progress.working).heard():
@@ -100,8 +104,8 @@ def _train(run: object, request: RunRequest, quiet: bool) -> Outcome:
                 return done[0]
             check_counts(RunOptions(**settled.request.options))  # type: ignore[arg-type]
             agent, stop, counts = _agent(run, settled), settled.stop, settled.request.options
-            agent.notes += hints(agent, settled, "tuned=True")
-            agent._shown_before = progress
+            agent.add_notes(*hints(agent, settled, "tuned=True"))
+            agent.show_in(progress)
         with agent:
             return agent.fit(stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
 

@@ -255,6 +255,10 @@ class Training:
         new = [change for change in earlier if change not in self.changes]
         self.changes = sorted([*self.changes, *new], key=lambda change: change["step"])
 
+    def add_notes(self, *texts: str) -> None:
+        """Add what the user should know once training begins."""
+        self.notes += texts
+
     def take_notes(self) -> list[str]:
         """The notes so far, each of which is shown once."""
         notes, self.notes = self.notes, []

@@ -217,6 +217,16 @@ class Given(dict[str, object]):
         return rest
 
 
+def by_our_names(given: Mapping[str, object]) -> Given:
+    """The settings by our names, where the other ones need no remark."""
+    known = given if isinstance(given, Given) else Given(given)
+    plain = other_names("UNREMARKED")
+    names = {key: plain.get(key.replace("-", "_"), key) if isinstance(key, str) else key for key in known}
+    ours = Given({names[key]: value for key, value in known.items()})
+    ours.sources = {names[key]: known.sources_of(key) for key in known}
+    return ours
+
+
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
     """Lay the settings `above` over those `below`; the network's one by one. What is below and says the same as a setting above is
     dropped."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raypid.settings.config import Given, Source, overlay
+from raypid.plugins.registry import ALGORITHMS
+from raypid.settings.config import Given, Source, by_our_names, overlay
+from raypid.settings.stops import read_stop
 
 _BEGINS_FROM = ("init_from", "weights_file")
 """Settings that say where a new run begins."""
@@ -15,7 +17,7 @@ _BEGINS_FROM = ("init_from", "weights_file")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """What is asked of a run, before anything was looked at. `raypid.run.resolve.resolve` makes a ResolvedRun of it.
+    """What is asked of a run, before anything was looked at. `raypid.run.train.train_request` trains it.
 
     Every field has a value that says nothing, so that requests can be joined: a file's below the flags', for instance.
     """
@@ -55,6 +57,19 @@ class RunRequest:
     program: Any = None
     """What replaces the algorithm's collecting and learning (`raypid.run.assembly.RunProgram`)."""
 
+    def __post_init__(self) -> None:
+        """Take the forms in which people write these: names in any case, a folder as text, a stop as a number, settings as a dict."""
+        taken: dict[str, object] = {
+            "run": None if self.run is None else ALGORITHMS.canonical(self.run),
+            "stop": None if self.stop is None else read_stop(self.stop),
+            "out": None if self.out is None else Path(self.out),
+            "resume": self.resume if self.resume in (None, True) else Path(str(self.resume)),
+            "settings": by_our_names(self.settings),
+            "recorded": by_our_names(self.recorded),
+        }
+        for name, value in taken.items():
+            object.__setattr__(self, name, value)
+
     def from_source(self, kind: Any, detail: str = "") -> RunRequest:
         """Return the same request, in which run, stop, out and options know that they came from there."""
         said = {"run": self.run, "stop": self.stop, "out": self.out, **self.options}
@@ -79,9 +94,15 @@ def join(*requests: RunRequest) -> RunRequest:
             stop=whole.stop if one.stop is None else one.stop,
             tuned=one.tuned or whole.tuned,
             out=one.out or whole.out,
+            resume=whole.resume if one.resume is None else one.resume,
+            overwrite=one.overwrite or whole.overwrite,
+            trust=one.trust or whole.trust,
             options={**whole.options, **one.options},
             origins={**whole.origins, **one.origins},
             notes=(*whole.notes, *one.notes),
             is_begun=one.is_begun or whole.is_begun,
+            is_whole=one.is_whole or whole.is_whole,
+            python=one.python and whole.python,
+            program=one.program or whole.program,
         )
     return whole

@@ -414,6 +414,7 @@ def test_the_environment_may_come_first() -> None:
     for one in (
         raypid.PPO("CartPole-v1", {"lr": 0.5}),
         raypid.PPO({"lr": 0.5}, env="CartPole-v1"),
+        raypid.PPO(env_name="CartPole-v1", lr=0.5),
         raypid.Agent("PPO", "CartPole-v1", lr=0.5),
         raypid.Agent("PPO", {"env": "CartPole-v1", "lr": 0.1}, lr=0.5),
         raypid.Agent(PPO, "CartPole-v1", config={"lr": 0.5}),
