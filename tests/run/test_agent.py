@@ -265,7 +265,7 @@ def test_a_bad_environment_is_the_same_error_everywhere(
 @pytest.mark.ci_slow
 def test_more_workers_than_the_joined_ray_has(ray_session: Any) -> None:
     config = {**SMALL, "env": "CartPole-v1", "num_workers": 3, "num_cpus_per_worker": 4}
-    with pytest.raises(ResourceError, match="3 workers of 4 CPUs need 12 CPUs.*has 8.*--num-workers 2"):
+    with pytest.raises(ResourceError, match="3 workers of 4 CPUs need 12 CPUs.*has 8.*num_workers=2"):
         Agent("PPO", config)
     with Agent("PPO", config, fit=True) as agent:
         assert (agent.config.num_workers, len(agent.context.workers)) == (2, 2)
