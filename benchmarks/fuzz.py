@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import dataclasses
 import hashlib
 import io
 import json
@@ -700,7 +699,7 @@ class Results(Loader):
 
     def _write(self, params: bytes, results: bytes) -> Check:
         from raypid.errors import UserError
-        from raypid.report.comparison import compare, headline, make_side
+        from raypid.report.comparison import Side, compare, headline, make_side
         from raypid.report.logger import RunLogger, read_params, read_results
         from raypid.report.plots import curves
         from raypid.report.runs import find_runs
@@ -709,20 +708,14 @@ class Results(Loader):
         def plot(folder: Path) -> object:
             return curves(find_runs([folder])[0], "timesteps_total")
 
-        def tell(folder: Path) -> object:
+        def side(folder: Path, name: str) -> Side:
             runs, _ = find_runs([folder])
-            sides = [
-                make_side(
-                    name,
-                    [
-                        dataclasses.replace(run, folder=folder / name, settings={**run.settings, "out": name})
-                        for run in runs
-                    ],
-                    name,
-                )[0]
-                for name in "ab"
-            ]
-            return headline(compare(sides))
+            for run in runs:
+                run.params["out"] = name
+            return make_side(name, runs, name)[0]
+
+        def tell(folder: Path) -> object:
+            return headline(compare([side(folder, name) for name in "ab"]))
 
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
@@ -843,8 +836,9 @@ class CommandLines(Loader):
         try:
             with (
                 mock.patch(f"{agent}.__init__", reached), mock.patch(f"{agent}.from_checkpoint", reached),
-                mock.patch("raypid.run.deploy.evaluate_policy", reached), mock.patch("raypid.report.runs.find_runs", reached),
-                mock.patch("raypid.envs.list_envs", reached), mock.patch("raypid.cli.experiment._run", reached),
+                mock.patch("raypid.run.resolve.look", reached), mock.patch("raypid.run.deploy.evaluate_policy", reached),
+                mock.patch("raypid.report.runs.find_runs", reached), mock.patch("raypid.envs.list_envs", reached),
+                mock.patch("raypid.cli.experiment._run", reached),
             ):  # fmt: skip
                 yield
         finally:

@@ -22,7 +22,7 @@ TRIED = [
     ("raypid list mod", {"models"}),
     ("raypid train --normalize_o", {"--normalize-observations"}),
     ("raypid train --time", {"--time-limit"}),  # other libraries' names are offered where none of ours begins so
-    ("raypid train --total-t", {"--total-timesteps"}),
+    ("raypid train --checkpoint-int", {"--checkpoint-interval"}),
     ("raypid train --run pp", {"PPO"}),
     ("raypid train --env reacher.py:", {"Reach"}),
     ("raypid train --env reacher:R", {"Reach"}),

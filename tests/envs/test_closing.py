@@ -121,16 +121,16 @@ def test_trials_that_are_ended_close_their_environments(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CHAOS), *filter(None, [os.environ.get("PYTHONPATH")])]))
     settings = {**SMALL, "env": "simulator:Simulator", "env_config": {"folder": str(folder), "mode": mode}}
     order = {
-        "run": "PPO", "settings": settings, "below": {}, "folder": str(tmp_path / "trial"), "rungs": [600.0], "on_ray": False,
-        "baseline": 0.0, "stop": {}, "keep": False, "first_within": None, "settle_steps": 0,
+        "run": "PPO", "settings": settings, "below": {}, "folder": str(tmp_path / "trial"), "until": 600.0, "keep": False,
+        "on_ray": False, "stop": {}, "before": [0.0, 0.0, 0.0], "first_within": None,
     }  # fmt: skip
     processes = TrialProcesses(1, tmp_path / "log")
-    processes.start(1, order)
+    processes.start("trial", order)
     until = time.monotonic() + 60
     while len(living(folder)) < 2 and time.monotonic() < until:
         processes.wait(0.1)
     time.sleep(0.5)
     assert len(living(folder)) >= 2, (tmp_path / "log").read_text()
-    processes.kill(1) if how == "kill" else processes.close()
+    processes.kill("trial") if how == "kill" else processes.close()
     assert not living(folder)
     processes.close()
