@@ -126,30 +126,26 @@ class ReturnScaler:
             collective: the streams of all its learners, in rank order, count as one fragment. All learners end with
                 the same state.
             stream: [B] numbers of these streams among those of all workers. A stream that has several fragments side
-                by side is listed several times, its earliest fragment first. Default: all streams, in order.
+                by side, here or in other learners, is listed several times, its earliest fragment first. Default: all
+                streams, in order.
         """
-        num_rows, num_streams = reward.shape
-        if stream is None:
-            widths = [num_streams] if collective is None else collective.gather(num_streams)
-            ends = np.cumsum([0, *widths])
-            streams = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
-        else:
-            streams = [stream] if collective is None else collective.gather(stream)
-        lacking = 1 + max(int(s.max()) for s in streams) - len(self.carry)
-        self.carry = np.pad(self.carry, (0, max(0, lacking)))
-        returns = np.empty((num_rows, num_streams))
-        here = streams[0 if collective is None else collective.rank]
-        nth = _nth(here)
+        part = (reward, first, valid, stream)
+        parts = [part] if collective is None else collective.gather(part)  # a stream may have fragments in several
+        rewards, firsts, valids, numbers = zip(*parts, strict=True)
+        joint, starts = np.concatenate(rewards, axis=1), np.concatenate(firsts, axis=1)
+        streams = np.arange(joint.shape[1]) if stream is None else np.concatenate(numbers)
+        self.carry = np.pad(self.carry, (0, max(0, 1 + int(streams.max()) - len(self.carry))))
+        returns = np.empty(joint.shape)
+        nth = _nth(streams)
         for k in range(nth.max() + 1):  # the k-th fragment of each stream continues its (k-1)-th
             columns = np.flatnonzero(nth == k)
-            at = here[columns]
-            found = _discounted(reward[:, columns], first[:, columns], self.carry[at], self.gamma)
+            at = streams[columns]
+            found = _discounted(joint[:, columns], starts[:, columns], self.carry[at], self.gamma)
             returns[:, columns], self.carry[at] = found
-        seen = (self.carry[here], moments_of(returns[valid][:, None]))
-        everywhere = [seen] if collective is None else collective.gather(seen)
-        for of, (there, _) in zip(streams, everywhere, strict=True):
-            self.carry[of] = there
-        self.moments = merge_moments(self.moments, reduce(merge_moments, [m for _, m in everywhere]))
+        ends = np.cumsum([r.shape[1] for r in rewards])
+        split = zip(np.split(returns, ends[:-1], axis=1), valids, strict=True)
+        seen = reduce(merge_moments, [moments_of(own[real][:, None]) for own, real in split])
+        self.moments = merge_moments(self.moments, seen)
         return (reward * inverse_deviation(merge_moments(self.elsewhere, self.moments))).astype(np.float32)
 
     def state_dict(self) -> dict[str, Array]:

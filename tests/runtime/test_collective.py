@@ -66,6 +66,7 @@ CASES = {
     "ppo, lstm": ("PPO", {**BOTH, **FEW, "model": {"network": "lstm", "memory_size": 8}}, False, 4),
     "impala": ("IMPALA", {**BOTH, "max_grad_norm": 0.1}, False, 5),
     "appo, masked": ("APPO", {**BOTH, "target_network": True}, True, 4),
+    "appo, several fragments of a stream": ("APPO", BOTH, False, 4),
     "impala, gru": ("IMPALA", {**BOTH, "model": {"network": "gru", "memory_size": 8}}, False, 4),
     "ppo, random network distillation": ("PPO", {**BOTH, **FEW, "intrinsic_reward": "rnd"}, False, 5),
     "a2c, masked": ("A2C", {**BOTH, "normalize_rewards": False}, True, 3),
@@ -87,6 +88,8 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
     batches[1][0] = fragment(7, masked, no_valid=True, streams=1, **short)  # for three fragments, all that rank 0 has
     for part in (part for batch in batches for part in batch if spec.memory):
         part.state = {"memory": 0.1 + initial_memory(spec, part.num_streams)}
+    for part in (part for batch in batches for part in batch if "of a stream" in name):
+        part.stream = np.arange(part.num_streams)
     one = Learner(*arguments)
     alone = [one.update(*batch, timesteps=100 * (u + 1)) for u, batch in enumerate(batches)]
     shares = [[split(batch, SIZE)[rank] for batch in batches] for rank in range(SIZE)]
