@@ -50,15 +50,29 @@ PACKAGES = (
 )  # fmt: skip
 """Packages whose ids are found without naming the package. Those of any other are written "package:id"."""
 
-_ATARI = r"(?P<game>[A-Z]\w*?)(?P<ram>-ram)?(?P<old>Deterministic|NoFrameskip)?-v[04]$"
-_PROCGEN = r"(procgen:)?procgen-(?P<game>\w+?)-v0$"
-_SIMULATOR = r"(Roboschool)?(?P<robot>\w+?)(?P<bullet>PyBullet|MuJoCo|Mujoco|Bullet)?(Env)?-v\d+$"
-_MUJOCO_PY = r"(?P<robot>\w+)-v[23]$"
+_OTHERS = r"^Roboschool|(PyBullet|MuJoCo|Mujoco|Bullet)?(Env)?-v\d+$"
+"""What other simulators add to the name of a robot, and the version."""
+_OLD = {
+    r"GymV2[16]Environment-v0":
+        "wraps environments of old Gym: give a function that makes yours, 'module:make'; its reset and step may be Gym's.",
+    r"procgen|(procgen:)?procgen-(?P<game>\w+)-v0":
+        "was made for old Gym. EnvPool has its games: 'envpool:{Game}Easy-v0' or 'envpool:{Game}Hard-v0'.",
+    r"(?P<atari>[A-Z]\w*?)(-ram|Deterministic|NoFrameskip){0,2}-v[04]":
+        "is an id of old Gym. Atari games are named 'ALE/{atari}-v5' or 'envpool:{atari}-v5'.",
+    r"(?P<robot>\w+)-v[23]":
+        "needs mujoco_py, which is not maintained: take '{robot}-v5' (rewards and observations differ a little) or '{robot}-v4'.",
+}  # fmt: skip
+"""Pattern of ids that cannot be made any more, or that old Gym had -> what to take."""
+_GAMES = frozenset({
+    "Asteroids", "Assault", "BeamRider", "Boxing", "Breakout", "Enduro", "Freeway", "MontezumaRevenge", "MsPacman", "Pong", "Qbert",
+    "Seaquest", "SpaceInvaders",
+})  # fmt: skip
+"""Games that are known without ALE."""
 
 
 def bare(name: str) -> str:
-    """An id without its version."""
-    return re.sub(r"-v\d+$", "", name)
+    """An id without its version, and without what other simulators add to it."""
+    return re.sub(_OTHERS, "", name)
 
 
 def brought_by(name: str) -> Package | None:
@@ -73,56 +87,16 @@ def text_of(name: str) -> tuple[str, ...]:
 
 def gone(name: str) -> str | None:
     """Say what to take in place of an id that cannot be made any more, or that old Gym had; None if there is nothing to say."""
-    if name in ("GymV21Environment-v0", "GymV26Environment-v0"):
-        return f"{name!r} wraps environments of old Gym: give a function that makes yours, 'module:make'; its reset and step may be Gym's."
-    if name == "procgen" or (game := re.match(_PROCGEN, name)):
-        task = "Coinrun" if name == "procgen" else game["game"].capitalize()  # type: ignore[index]
-        return (
-            f"{name!r} was made for old Gym. EnvPool has its games: 'envpool:{task}Easy-v0' or 'envpool:{task}Hard-v0'."
-        )
-    return _old_atari(name) or _old_robot(name)
+    for pattern, text in _OLD.items():
+        if (found := re.fullmatch(pattern, name)) and not _is_made(name, **found.groupdict()):
+            return f"{name!r} {text.format(**found.groupdict(), Game=(found.groupdict().get('game') or 'coinrun').capitalize())}"
+    return None
 
 
-def _old_atari(name: str) -> str | None:
-    found = re.match(_ATARI, name)
-    if found is None:
-        return None
-    game = found["game"]
-    registered = str(getattr(gymnasium.registry.get(name), "entry_point", "")).startswith("ale_py")
-    if not (found["ram"] or found["old"] or registered or game in _GAMES or f"ALE/{game}-v5" in gymnasium.registry):
-        return None
-    more = ""
-    if found["ram"]:
-        more = ' Its RAM is observed with env_config {"obs_type": "ram"} and atari false.'
-    elif found["old"] == "NoFrameskip":
-        more = ' These skip frames by themselves; an action is repeated by chance, unless env_config has {"repeat_action_probability": 0.0}.'
-    return f"{name!r} is an id of old Gym. Atari games are named 'ALE/{game}-v5' or 'envpool:{game}-v5'.{more}"
-
-
-_GAMES = frozenset({
-    "Asteroids", "Assault", "BeamRider", "Boxing", "Breakout", "Enduro", "Freeway", "MontezumaRevenge", "MsPacman", "Pong", "Qbert",
-    "Seaquest", "SpaceInvaders",
-})  # fmt: skip
-"""Games that are known without ALE."""
-
-
-def _old_robot(name: str) -> str | None:
-    """Ids of mujoco_py, PyBullet and Roboschool."""
+def _is_made(name: str, atari: str = "", robot: str = "", game: str = "") -> bool:
+    """Whether an id that looks old is one that Gymnasium still makes, or that is nobody's game."""
     entry = getattr(gymnasium.registry.get(name), "entry_point", None)
-    if callable(entry) and (old := re.match(_MUJOCO_PY, name)):
-        return (
-            f"{name!r} needs mujoco_py, which is not maintained: take '{old['robot']}-v5' (rewards and observations differ a little) or "
-            f"'{old['robot']}-v4'."
-        )
-    found = re.match(_SIMULATOR, name)
-    if found is None or not (found["bullet"] or name.startswith("Roboschool")):
-        return None
-    bases = {
-        bare(known).lower(): bare(known) for known in gymnasium.registry if known.endswith("-v5") and "/" not in known
-    }
-    robot = bases.get(found["robot"].lower())
-    if robot is None:
-        return f"{name!r} belongs to a simulator for old Gym. Gymnasium's robots are such as 'HalfCheetah-v5' and 'Ant-v5'."
-    return (
-        f"{name!r} belongs to a simulator for old Gym. Take '{robot}-v5', MuJoCo's: its returns are on another scale."
-    )
+    if atari:
+        is_old = str(entry).startswith("ale_py") or atari in _GAMES or f"ALE/{atari}-v5" in gymnasium.registry
+        return not is_old
+    return bool(robot) and not callable(entry)

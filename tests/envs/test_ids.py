@@ -29,7 +29,6 @@ OLD = {
     "Pong-ram-v0": "ALE/Pong-v5",
     "HalfCheetahBulletEnv-v0": "HalfCheetah-v5",
     "Walker2DBulletEnv-v0": "Walker2d-v5",
-    "MinitaurBulletEnv-v0": "HalfCheetah-v5",
     "RoboschoolAnt-v1": "Ant-v5",
     "procgen": "envpool:CoinrunEasy-v0",
     "procgen-starpilot-v0": "envpool:StarpilotEasy-v0",
