@@ -239,13 +239,13 @@ def test_missing_files_and_strange_folders_are_named(tmp_path: Path) -> None:
     files["state.safetensors"].unlink()
     with pytest.raises(CheckpointError, match=r"state\.safetensors is missing"):
         load_checkpoint(path)
-    with pytest.raises(CheckpointError, match="There is no checkpoint at"):
+    with pytest.raises(CheckpointError, match="There is nothing at"):
         load_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="no manifest.json; found there: note.txt, other"):
+    with pytest.raises(CheckpointError, match="holds no checkpoint .*; found there: note.txt, other"):
         (tmp_path / "x" / "other").mkdir(parents=True)
         (tmp_path / "x" / "note.txt").touch()
         load_checkpoint(tmp_path / "x")
-    with pytest.raises(CheckpointError, match="found there: a file"):
+    with pytest.raises(CheckpointError, match="is a file"):
         load_checkpoint(tmp_path / "x" / "note.txt")
     with pytest.raises(CheckpointError, match="is not a policy: it has no policy.json"):
         read_policy(path)

@@ -176,12 +176,9 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
 
 
 def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
-    """Read (state, manifest) of the checkpoint in a folder, as `open_checkpoint`."""
-    entries = _verify(Path(path), "manifest.json")
-    with refusing(f"The checkpoint {path}"):
-        caller = {key: value for key, value in entries.items() if key != "state"}
-        manifest = _manifest(decode(caller, {}, {}))
-    return _read_state(Path(path), "manifest.json", entries), manifest
+    """Read (state, manifest) of the checkpoint that `path` stands for; errors as `open_checkpoint`."""
+    opened = open_checkpoint(path)
+    return opened.state(), opened.manifest
 
 
 def read_manifest(path: Path | str) -> Manifest:
@@ -307,9 +304,10 @@ def read_policy(folder: Path | str) -> tuple[dict[str, Any], dict[str, Array], b
     Raises:
         CheckpointError: missing, truncated, altered, of a newer format, or not a policy.
     """
-    arrays, entries = _read(Path(folder), "policy.json")
+    entries = _verify(Path(folder), "policy.json")
+    arrays = _read_state(Path(folder), "policy.json", entries)
     with refusing(f"The policy {folder}"):
-        spec: dict[str, Any] = entries["spec"]
+        spec: dict[str, Any] = decode(entries["spec"], {}, {})
         if not isinstance(spec, dict) or not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("policy.json does not describe a policy")
         return spec, arrays, entries["signed"]
@@ -414,14 +412,6 @@ def _current(path: Path) -> Path:
     """`path`, or the folder that it replaces if a crash came between the two renames."""
     old = path.with_name(f".old-{path.name}") if path.name else path
     return old if os.path.isdir(old) and not os.path.exists(path) else path
-
-
-def _read(path: Path, index: str) -> tuple[dict[str, Any], Any]:
-    """Read (state, entries of the JSON file), verified."""
-    entries = _verify(path, index)
-    state = _read_state(path, index, entries)
-    with refusing(f"The {_KIND[index]} {path}"):
-        return state, decode({key: value for key, value in entries.items() if key != "state"}, {}, {})
 
 
 def _read_state(path: Path, index: str, entries: Mapping[str, Any]) -> dict[str, Any]:
