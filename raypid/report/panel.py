@@ -14,7 +14,7 @@ import textwrap
 import time
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 from raypid.report.status_line import StatusLine, is_terminal
@@ -24,6 +24,7 @@ from raypid.storage.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+    from rich.table import Table
     from rich.text import Text
 
 LEARNER = "learner/"
@@ -183,36 +184,18 @@ class State:
         }
         return [fact for fact, applies in facts.items() if applies]
 
-    def metrics(self) -> dict[str, tuple[str, str]]:
-        """(title, newest value) of the learner's metrics, by name: those that the algorithm shows, or all if it names none."""
+    def metrics(self) -> dict[str, float]:
+        """The newest values of the learner's metrics, by name: of those that the algorithm shows, or of all if it names none."""
         names = self.info.get("shown_metrics") or [
             key.removeprefix(LEARNER) for key in self.latest if key.startswith(LEARNER)
         ]
         assert isinstance(names, Iterable)
-        values = {str(name): self.latest.get(f"{LEARNER}{name}") for name in names}
-        return {name: (title(name), metric(value)) for name, value in values.items() if known(value)}
+        return {name: value for name in names if known(value := self.latest.get(f"{LEARNER}{name}"))}
 
     def training_returns(self) -> tuple[str, str, str]:
         """Mean, minimum and maximum of the training returns, as text."""
         mean, low, high = (reading(self.latest.get(f"episode_reward_{kind}")) for kind in ("mean", "min", "max"))
         return mean, low, high
-
-    def times(self) -> dict[str, tuple[float, str]]:
-        """(share of the time, the same as text) of each part that takes half a percent or more."""
-        return {
-            part: (share, f"{PARTS[part][0]} {share:.0%}") for part, share in self.shares().items() if share >= 0.005
-        }
-
-    def returns_drawn(self) -> tuple[str, array[float]]:
-        """(name, values) of the curve: evaluations if there are several, else training returns."""
-        key = EVALUATION if len(self.history[EVALUATION]) > 1 else TRAINING
-        return NAMES[key], self.history[key]
-
-    def totals(self) -> list[str]:
-        """The numbers of steps, episodes, updates and iterations, as text."""
-        totals = ("timesteps_total", "episodes_total", "learner_updates_total")
-        told = [f"{count(self.latest[key])} {NAMES[key]}" for key in totals if key in self.latest]
-        return [*told, f"iteration {count(self.latest.get('training_iteration'))}"]
 
     def evaluation(self) -> str:
         half = self.latest.get("evaluation/episode_reward_ci95")
@@ -402,12 +385,9 @@ class IntervalLines(Progress):
 
 MAX_WIDTH, TWO_COLUMNS = 160, 116
 """Columns of the widest panel, and those from which it has two columns of sections."""
-INSIDE = frozenset({"learner", "spent on", "bottleneck", "lost"})
-"""Sections of the right column."""
-LEAST_FIRST = ("bottleneck", "facts", "spent on", "pace", "learner", "lost", "stop at")
-"""Sections that are left out where there is no room for all."""
-NARROW = 45
-"""Columns of a section below which only its main numbers are shown."""
+LABEL = 11
+"""Columns of a section's label."""
+COUNTED = ("timesteps_total", "episodes_total", "learner_updates_total")
 MAX_METRICS = 10
 WRAPPED = frozenset({"took", "try", "best policy"})
 """Lines of a summary that may be wrapped."""
@@ -482,92 +462,83 @@ class Panel(Progress):
             self.message(line)
 
     def render(self) -> RenderableType:
-        """Draw the panel, as wide and as high as the terminal allows."""
+        """Draw the panel, as wide as the terminal allows. A low one cuts off the last sections, which matter least."""
+        from rich.console import Group
         from rich.panel import Panel as Box
+        from rich.segment import SegmentLines
+        from rich.table import Table
 
-        width, room = min(self._console.width, MAX_WIDTH), max(1, self._console.height - 3)
-        lines = (
-            self._side_by_side(width - 4, room)
-            if width >= TWO_COLUMNS
-            else self._below(self._sections(width - 4), room)
-        )
-        body = styled("\n").join(lines[:room])
-        body.no_wrap, body.overflow = True, "ellipsis"
-        title = styled("raypid ", (self._state.title(), "bold cyan"))
-        now = styled((f"{self._state.doing} ...", "bold")) if self._state.doing else None
+        state, console = self._state, self._console
+        width = min(console.width, MAX_WIDTH)
+        left = right = width - 4
+        if width >= TWO_COLUMNS:
+            left = int(0.54 * left) - 2
+            right -= left + 4
+        parts = labelled(self._course, left), labelled(self._inside, right)
+        side_by_side = Table.grid(padding=(0, 4, 0, 0))
+        side_by_side.add_row(*parts)
+        body = side_by_side if width >= TWO_COLUMNS else Group(*parts)
+        lines = console.render_lines(body, console.options.update_width(width - 4))
         return Box(
-            body,
-            title=title,
+            SegmentLines(lines[: max(1, console.height - 3)], new_lines=True),
+            title=styled("raypid ", (state.title(), "bold cyan")),
             title_align="left",
-            subtitle=now,
+            subtitle=styled((f"{state.doing} ...", "bold")) if state.doing else None,
             subtitle_align="left",
             width=width,
             border_style="bright_black",
         )
 
-    def _below(self, sections: Mapping[str, list[Text]], room: int) -> list[Text]:
-        """The sections one below the other, with gaps if there is room; without room, the least important are left out."""
-        there = {name: lines for name, lines in sections.items() if lines}
-        for name in LEAST_FIRST:
-            if sum(map(len, there.values())) > room and len(there) > 1:
-                there.pop(name, None)
-        gaps = room >= sum(map(len, there.values())) + len(there) - 1
-        lines: list[Text] = []
-        for name, section in there.items():
-            lines += [styled()] * (gaps and bool(lines) and name != "bottleneck") + section
-        return lines
-
-    def _side_by_side(self, width: int, room: int) -> list[Text]:
-        """Two columns: how far the run is, and what goes on inside."""
-        half = int(0.54 * width) - 2
-        left, right = self._sections(half), self._sections(width - half - 4)
-        facts = [styled((line, "bright_black")) for line in flow(self._state.facts(), width)]
-        parts = (
-            {name: lines for name, lines in left.items() if name not in {*INSIDE, "facts"}},
-            {name: lines for name, lines in right.items() if name in INSIDE},
-        )
-        columns = [self._below(part, room - len(facts)) for part in parts]
-        rows = []
-        for i in range(max(map(len, columns))):
-            a, b = (column[i].copy() if i < len(column) else styled() for column in columns)
-            a.truncate(half, overflow="ellipsis", pad=True)
-            rows.append(styled(a, "    ", b))
-        gap = [styled()] if len(facts) + 1 + len(rows) <= room else []
-        return [*facts, *gap, *rows]
-
-    def _sections(self, width: int) -> dict[str, list[Text]]:
-        """The sections by name, in their order; those of which nothing is known are empty."""
-        state, latest, room = self._state, self._state.latest, width - 11
-        facts = [styled((line, "bright_black")) for line in flow(state.facts(), width)]
+    def _course(self, width: int) -> Iterator[tuple[str, list[Text]]]:
+        """The sections about how far the run is: the label of each, and lines of `width` columns."""
+        state, latest = self._state, self._state.latest
         if not latest:
-            return {"facts": facts, "return": [styled("waiting for the first iteration")]}
-        pace = [f"{count(latest.get('env_steps_per_s'))} steps/s", *state.totals()]
-        pace.append(f"{clock(latest.get('time_total_s'))} so far")
-        hint = textwrap.wrap(state.bottleneck(), room)
-        return {
-            "facts": facts,
-            "return": labelled("return", self._returns(room)),
-            "stop at": labelled("stop at", self._criteria(room)),
-            "pace": labelled("pace", [styled(line) for line in flow(pace, room)]),
-            "learner": labelled("learner", self._metrics(room)),
-            "spent on": labelled("spent on", self._times(room)),
-            "bottleneck": labelled("bottleneck", [styled((line, "bold")) for line in hint]),
-            "lost": labelled("lost", [styled((line, "yellow")) for line in textwrap.wrap(state.losses(), room)]),
-        }
+            yield "return", [styled("waiting for the first iteration")]
+        else:
+            yield "return", self._returns(width)
+            yield "stop at", self._criteria(width)
+            yield "lost", wrapped(state.losses(), width, "yellow")
+            counts = [f"{count(latest[key])} {NAMES[key]}" for key in COUNTED if key in latest]
+            speed, iteration = count(latest.get("env_steps_per_s")), count(latest.get("training_iteration"))
+            pace = [
+                f"{speed} steps/s",
+                *counts,
+                f"iteration {iteration}",
+                f"{clock(latest.get('time_total_s'))} so far",
+            ]
+            yield "pace", flow(pace, width)
+        yield "run", flow((styled((fact, "bright_black")) for fact in state.facts()), width)
+
+    def _inside(self, width: int) -> Iterator[tuple[str, list[Text]]]:
+        """The sections about what goes on inside: the label of each, and lines of `width` columns."""
+        state = self._state
+        metrics = state.metrics()
+        if self._console.width < TWO_COLUMNS:
+            yield "learner", flow([f"{title(name)} {metric(value)}" for name, value in metrics.items()], width)
+        else:
+            curves = [sparkline(state.history[f"{LEARNER}{name}"], min(30, width - 32)) for name in metrics]
+            yield (
+                "learner",
+                [
+                    styled(f"{title(name)[:19]:<20}{metric(value):>9}  ", (curve, "cyan"))
+                    for (name, value), curve in list(zip(metrics.items(), curves, strict=True))[:MAX_METRICS]
+                ],
+            )
+        yield "spent on", self._times(width)
+        yield "bottleneck", wrapped(state.bottleneck(), width, "bold")
 
     def _returns(self, width: int) -> list[Text]:
-        state, latest = self._state, self._state.latest
+        state = self._state
         mean, low, high = state.training_returns()
-        spread = f"   min {low}  max {high}" if width >= NARROW else ""
-        lines = [styled("training   ", (mean, "bold"), spread)]
-        if known(latest.get(EVALUATION)):
+        lines = [styled("training   ", (mean, "bold"), f"   min {low}  max {high}")]
+        if known(state.latest.get(EVALUATION)):
             lines.append(styled("evaluation ", (state.evaluation(), "bold cyan")))
-        lines[-1].append(f"   best {reading(state.best)}" if width >= NARROW else "")
-        name, values = state.returns_drawn()
-        if len(values) > 1:
-            what = f"{name} {reading(values[0])} → {reading(values[-1])}"
-            drawn = sparkline(values, min(width - len(what) - 1, 40)) if width >= NARROW else sparkline(values, width)
-            lines.append(styled((drawn, "cyan"), (f" {what}" if width >= NARROW else "", "bright_black")))
+        lines[-1].append(f"   best {reading(state.best)}")
+        key = EVALUATION if len(state.history[EVALUATION]) > 1 else TRAINING
+        if len(values := state.history[key]) > 1:
+            span = f" {NAMES[key]} {reading(values[0])} → {reading(values[-1])}"
+            curve = sparkline(values, max(10, min(40, width - len(span))))
+            lines.append(styled((curve, "cyan"), (span, "bright_black")))
         return lines
 
     def _criteria(self, width: int) -> list[Text]:
@@ -579,43 +550,30 @@ class Panel(Progress):
             for key, target in state.stop.items()
         ]
         size, longest = max(map(len, names), default=0), max(map(len, values), default=0)
-        room = min(30, width - size - longest - 3 - 18)
+        room = min(30, width - size - longest - 21)
+        if room < 4:  # no bars, which would be all that lines are aligned for
+            room = size = longest = 0
         lines = []
         for key, name, value in zip(state.stop, names, values, strict=True):
             fraction, left = state.fraction(key), state.seconds_left(key)
             full = int(fraction * room)
             bar = [("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")]
-            drawn = [f"{name:<{size}} {value:<{longest}} ", *bar] if room >= 4 else [f"{name} {value.strip()}"]
             ends = "" if left is None else f"  {about(left)}"
-            lines.append(styled(*drawn, f" {math.floor(100 * fraction):>3}%{ends}"))
-        return lines
-
-    def _metrics(self, width: int) -> list[Text]:
-        """The learner's metrics: one after the other, or with enough room a line for each with its curve."""
-        metrics = self._state.metrics()
-        if self._console.width < TWO_COLUMNS:
-            return [styled(line) for line in flow([" ".join(pair) for pair in metrics.values()], width)]
-        lines = []
-        for name, (called, value) in list(metrics.items())[:MAX_METRICS]:
-            course = sparkline(self._state.history[f"{LEARNER}{name}"], max(4, min(30, width - 32)))
-            lines.append(styled(f"{called[:19]:<20}{value:>9}  ", (course if len(course) > 1 else "", "cyan")))
+            lines.append(
+                styled(f"{name:<{size}} {value:<{longest}} ", *bar, f" {math.floor(100 * fraction):>3}%{ends}")
+            )
         return lines
 
     def _times(self, width: int) -> list[Text]:
         """A bar split by part, and its legend on as many lines as it needs."""
-        times = self._state.times()
-        if not times:
-            return []
-        bar, done, total = styled(), 0.0, sum(share for share, _ in times.values())
-        for part, (share, _) in times.items():
+        times = {part: share for part, share in self._state.shares().items() if share >= 0.005}
+        bar, legend, done, total = styled(), [], 0.0, sum(times.values())
+        for part, share in times.items():
+            name, colour, glyph, _ = PARTS[part]
             done += share / total
-            glyph = PARTS[part][2] if self._console.no_color else "█"
-            bar.append(glyph * (round(min(width, 60) * done) - len(bar)), PARTS[part][1])
-        lines = [bar, *map(styled, flow([text for _, text in times.values()], width))]
-        for part, (_, text) in times.items():
-            for line in lines[1:]:
-                line.highlight_words([text], PARTS[part][1])
-        return lines
+            bar.append((glyph if self._console.no_color else "█") * (round(min(width, 60) * done) - len(bar)), colour)
+            legend.append(styled((f"{name} {share:.0%}", colour)))
+        return [bar, *flow(legend, width)]
 
 
 def styled(*parts: str | Text | tuple[str, str]) -> Text:
@@ -624,18 +582,31 @@ def styled(*parts: str | Text | tuple[str, str]) -> Text:
     return Text.assemble(*parts)
 
 
-def labelled(label: str, lines: Sequence[Text]) -> list[Text]:
-    return [styled((f"{label if i == 0 else '':<11}", "bright_black"), line) for i, line in enumerate(lines)]
+def labelled(sections: Callable[[int], Iterable[tuple[str, list[Text]]]], width: int) -> Table:
+    """The sections that are not empty, each beside its label."""
+    from rich.table import Table
+
+    grid = Table.grid()
+    grid.add_column(width=LABEL, style="bright_black")
+    grid.add_column(width=width - LABEL, no_wrap=True)
+    for label, lines in sections(width - LABEL):
+        if any(lines):
+            grid.add_row(label, styled("\n").join(lines))
+    return grid
 
 
-def flow(items: Sequence[str], width: int) -> list[str]:
+def wrapped(text: str, width: int, style: str) -> list[Text]:
+    return [styled((line, style)) for line in textwrap.wrap(text, width)]
+
+
+def flow(items: Iterable[str | Text], width: int) -> list[Text]:
     """Join items with dots into lines of at most `width`, breaking between items only."""
-    lines: list[str] = []
+    lines: list[Text] = []
     for item in items:
         if lines and len(lines[-1]) + 3 + len(item) <= width:
-            lines[-1] += f" · {item}"
+            lines[-1].append(" · ").append(item)
         else:
-            lines.append(item)
+            lines.append(styled(item))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The table of a notebook, alone and in a real kernel."""
+"""The panel of a notebook, alone and in a real kernel."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from typing import Any
 
 import pytest
 
-from raypid.report.notebook import NotebookDisplay, as_html, as_text, in_notebook, progress_here
+from raypid.report.notebook import NotebookPanel, in_notebook, progress_here
 from raypid.report.panel import PlainLines, Quiet
 
 
-def test_the_table_says_what_the_numbers_are() -> None:
-    display = NotebookDisplay({"timesteps_total": 1000, "evaluation/episode_reward_mean": 475})
-    display._state.info = {"algorithm": "PPO", "env": "<b>", "seed": 1, "folder": "runs/a", "num_workers": 0}
-    assert ("", "waiting for the first iteration", None) in display._rows()
-    display._state.update(
+def test_the_panel_is_shown_as_text_and_html() -> None:
+    panel = NotebookPanel({"timesteps_total": 1000, "evaluation/episode_reward_mean": 475})
+    panel._state.info = {"algorithm": "PPO", "env": "<b>", "seed": 1, "folder": "runs/a", "num_workers": 0}
+    assert "waiting for the first iteration" in panel._shown()["text/plain"]
+    panel._state.update(
         {"timesteps_total": 250, "episode_reward_mean": 20.0, "env_steps_per_s": 9e3, "time_total_s": 61}
     )
-    rows = {label: (text, share) for label, text, share in display._rows()}
-    assert rows["run"] == ("seed 1 · one process · runs/a", None)
-    assert rows["training return"][0].startswith("20.0") and rows["speed"] == ("9,000 steps/s", None)
-    assert ("steps 250 of 1,000", 0.25) in [
-        (text, share) for label, text, share in display._rows() if label == "stop at"
-    ]
-    page = as_html("PPO on <b>", display._rows(), ["<script>"])
-    assert "<script>" not in page and "PPO on &lt;b&gt;" in page and "width:25%" in page
-    assert "stop at" in as_text("t", display._rows(), []) and "25%" in as_text("t", display._rows(), [])
-    display._state.update({"episode_reward_mean": math.nan})
-    assert display._rows()
+    panel._messages, panel._summary = ["<script>", "[red]a"], ["next  " + "x" * 200]
+    shown = panel._shown()
+    for words in (
+        *(
+            "raypid PPO on <b>",
+            "seed 1 · one process · runs/a",
+            "training   20.0",
+            "9,000 steps/s",
+            "250 / 1,000",
+            "25%",
+        ),
+        *("<script>", "[red]a", "x" * 200),
+    ):
+        assert words in shown["text/plain"], words
+    assert "<script>" not in shown["text/html"] and "PPO on &lt;b&gt;" in shown["text/html"]
+    panel._state.update({"episode_reward_mean": math.nan})
+    assert panel._shown()
 
 
 def test_elsewhere_there_are_lines() -> None:
@@ -64,12 +70,12 @@ def test_a_real_notebook_with_classes_in_cells_and_an_interrupt(tmp_path: Path) 
     try:
         assert run_cell(client, CELLS[0]) == []
         first = run_cell(client, CELLS[1])
-        tables = [data for data in first if "text/html" in data]
-        assert "seed" in tables[0]["text/html"] and "timesteps_total reached" in tables[-1]["text/html"]
+        panels = [data for data in first if "text/html" in data]
+        assert "seed" in panels[0]["text/html"] and "timesteps_total reached" in panels[-1]["text/html"]
         assert any("image/png" in data for data in first) and first[-1]["text/plain"] == "1.0"
         new = [data for data in first if data["message"] == "display_data" and "image/png" not in data]
-        assert len(new) == 1, "one table, without an empty output above it"
-        assert not any("stream" in data for data in first), "nothing is printed beside the table"
+        assert len(new) == 1, "one panel, without an empty output above it"
+        assert not any("stream" in data for data in first), "nothing is printed beside the panel"
         results = tmp_path / "b/result.json"
         last = run_cell(
             client, CELLS[2], lambda: results.exists() and results.stat().st_size > 0, kernel.interrupt_kernel

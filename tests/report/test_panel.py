@@ -171,7 +171,7 @@ def test_numbers_as_text() -> None:
     assert [reading(v) for v in (math.nan, 0.913, -187.34, 3210.4, 1e6)] == ["-", "0.91", "-187.3", "3,210", "1M"]
     assert [reading(v) for v in (-2e-5, 0.0, 3e12, 2.5e38)] == ["-2.0e-05", "0.00", "3T", "2.5e+38"]
     assert [clock(v) for v in (None, 59.9, 61, 3661)] == ["-", "0:59", "1:01", "1:01:01"]
-    assert flow(["aa", "bb", "cc"], 7) == ["aa · bb", "cc"]
+    assert [line.plain for line in flow(["aa", "bb", "cc"], 7)] == ["aa · bb", "cc"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
