@@ -74,19 +74,11 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         self._tell, self._told = tell, set[str]()
         self._columns: dict[str, None] = {}
         self._progress: AppendFile | None = None
-        """None if it must be rewritten."""
-        self._widening_due = 0.0
-        self._widening_owed = self._is_closed = False
+        self._rewrite_due = self._check_due = 0.0
+        self._rewrite_owed = bool(kept)
+        """Whether progress.csv lacks rows or columns, or may have rows that were dropped."""
         self._purge_from = _step_of(kept) + 1 if kept else 0
         self._events: EventFile | None = None
-        with self._dispensable("progress"):
-            if kept:
-                self._rewrite_progress()
-            else:
-                self._progress = AppendFile(self.folder / PROGRESS)
-        with self._dispensable("events"):
-            self._open_events()
-        self._check_due = 0.0
 
     @contextmanager
     def _dispensable(self, name: str) -> Iterator[None]:
@@ -105,7 +97,6 @@ class RunLogger(AbstractContextManager["RunLogger"]):
             FolderLost: it is not.
         """
         if not self._results.is_in_place():
-            self._widening_owed = False
             raise FolderLost(f"{self._results.path} was deleted, moved or replaced while the run wrote to it.")
 
     def write_params(self, params: Mapping[str, object]) -> None:
@@ -139,22 +130,23 @@ class RunLogger(AbstractContextManager["RunLogger"]):
             self._log_progress(row)
         scalars = {key: value for key, value in row.items() if isinstance(value, (int, float))}
         with self._dispensable("events"):
-            self._open_events().add(_step_of(row), scalars)
+            if self._events is None:
+                self._events = EventFile(self.folder, purge_from=self._purge_from)
+            self._events.add(_step_of(row), scalars)
 
     def close(self) -> None:
         """Write what is owed, and close the files. Closing again does nothing."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if owed := self._thinning.owed:
-            try:
-                with suppress(FolderLost):
+        owed, self._thinning = self._thinning.owed, Thinning()
+        with suppress(FolderLost):
+            if owed:
+                try:
                     self._write(owed)
-            except Unwritten as error:
-                self._tell(f"{error} The results of the last iterations are missing.")
-        if self._widening_owed:
-            with suppress(FolderLost), self._dispensable("progress"):
-                self._rewrite_progress()
+                except Unwritten as error:
+                    self._tell(f"{error} The results of the last iterations are missing.")
+            if self._rewrite_owed:
+                with self._dispensable("progress"):
+                    self._rewrite_progress()
+        self._rewrite_owed = False
         for file in (self._results, self._progress, self._events):
             if file is not None:
                 file.close()
@@ -162,34 +154,20 @@ class RunLogger(AbstractContextManager["RunLogger"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open_events(self) -> EventFile:
-        if self._events is None:
-            self._events = EventFile(self.folder, purge_from=self._purge_from)
-        return self._events
-
     def _log_progress(self, row: Mapping[str, Value]) -> None:
-        if self._progress is None or not row.keys() <= self._columns.keys():
-            self._widening_owed = True
-            # A rewrite reads the whole run. If new keys keep coming, limit it to 2% of the time.
-            started = time.perf_counter()
-            if started >= self._widening_due:
-                try:
-                    self._rewrite_progress()
-                finally:
-                    self._widening_due = started + 50 * (time.perf_counter() - started)
-                return
-        if self._progress is not None:
+        self._rewrite_owed |= self._progress is None or not row.keys() <= self._columns.keys()
+        # A rewrite reads the whole run. If new keys keep coming, limit it to 2% of the time.
+        if self._rewrite_owed and (started := time.perf_counter()) >= self._rewrite_due:
+            try:
+                self._rewrite_progress()
+            finally:
+                self._rewrite_due = started + 50 * (time.perf_counter() - started)
+        elif self._progress is not None:
             try:
                 self._progress.append(_csv_line(row.get(column) for column in self._columns))
             except Unwritten:
-                self._close_progress()
+                self._rewrite_owed = True
                 raise
-
-    def _close_progress(self) -> None:
-        """Close progress.csv, which is then rewritten with the next result."""
-        if self._progress is not None:
-            self._progress.close()
-        self._progress, self._widening_owed = None, True
 
     def _rewrite_progress(self) -> None:
         """Rebuild progress.csv from result.json, with a column for every key so far."""
@@ -197,10 +175,11 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         rows = [row for _, row in read_rows(self.folder / RESULTS)]
         self._columns = dict.fromkeys(key for row in rows for key in row)
         body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
-        self._close_progress()
-        path = self.folder / PROGRESS
-        _replace(path, _csv_line(self._columns) + body)
-        self._progress, self._widening_owed = AppendFile(path), False
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+        _replace(self.folder / PROGRESS, _csv_line(self._columns) + body)
+        self._progress, self._rewrite_owed = AppendFile(self.folder / PROGRESS), False
 
 
 def read_results(folder: str | os.PathLike[str]) -> list[Row]:
@@ -330,11 +309,9 @@ def _scalar(key: str, value: object) -> Value:
             value = value.item()
     if not isinstance(value, (int, float, str, type(None))):
         raise UserError(f"metric {key!r} is a {type(value).__name__}: give one number, such as the mean")
-    if isinstance(value, bool):
-        return int(value)
     if isinstance(value, float) and not isfinite(value):
         return None
-    return value
+    return int(value) if isinstance(value, bool) else value
 
 
 def _plain(value: object) -> Json:
