@@ -34,39 +34,34 @@ def near(path: str | os.PathLike[str], *, files: bool = False) -> str:
     """
     path = Path(path)
     try:
-        found = _meant(path, files) or (_meant(_RUNS / path, files) if not path.is_absolute() else [])
-        if found:
-            return f" Did you mean {shown(str(found[0]))}?"
+        if found := _meant(path, files) or _meant(_RUNS / path, files):
+            return f" Did you mean {shown(str(found))}?"
         if path.parent.is_dir():
             return "" if files else _runs_in(path.parent) or _runs_in(_RUNS)
     except (OSError, ValueError):  # a name that no file can have
         return ""
-    folder = str(path.parent)
-    return f" There is no folder {shown(folder)} either." if len(folder) <= 200 else ""
+    return f" There is no folder {shown(str(path.parent))} either."
 
 
-def _meant(path: Path, files: bool) -> list[Path]:
+def _meant(path: Path, files: bool) -> Path | None:
     """Find an existing path that is nearly this one; also its folders may be misspelt."""
-    parents = [path.parent] if path.parent.is_dir() else _meant(path.parent, False) if path.name else []
-    for parent in parents:
-        if not files and (parent / path.name).exists():
-            return [parent / path.name]
-        names = sorted(entry.name for entry in os.scandir(parent) if entry.is_file() or not files)[:MOST_NAMES]
-        same = [name for name in names if name.lower() == path.name.lower()]
-        same = same or [name for name in names if os.path.splitext(name)[0] == path.stem]
-        if found := same[:1] or difflib.get_close_matches(path.name, names, 1, 0.75):
-            return [parent / found[0]]
-    return []
+    parent = path.parent if path.parent.is_dir() else _meant(path.parent, False) if path.name else None
+    if parent is None:
+        return None
+    if not files and (parent / path.name).exists():
+        return parent / path.name
+    names = sorted(entry.name for entry in os.scandir(parent) if entry.is_file() or not files)[:MOST_NAMES]
+    same = [name for name in names if name.lower() == path.name.lower() or os.path.splitext(name)[0] == path.stem]
+    found = same or difflib.get_close_matches(path.name, names, 1, 0.75)
+    return parent / found[0] if found else None
 
 
 def _runs_in(folder: Path) -> str:
     """The end of a message that names the runs in a folder; "" if there are none."""
-    if not folder.is_dir():
-        return ""
-    runs = [entry for entry in sorted(folder.iterdir())[:MOST_NAMES] if any((entry / mark).exists() for mark in _MARKS)]
+    entries = sorted(folder.iterdir())[:MOST_NAMES] if folder.is_dir() else []
+    runs = [entry.name for entry in entries if any((entry / mark).exists() for mark in _MARKS)]
     more = f" and {len(runs) - _MOST_TOLD} more" if len(runs) > _MOST_TOLD else ""
-    there = f"In {shown(str(folder))}" if str(folder) != "." else "Here"
-    return f" {there} there is {', '.join(run.name for run in runs[:_MOST_TOLD])}{more}." if runs else ""
+    return f" In {shown(str(folder))} there is {', '.join(runs[:_MOST_TOLD])}{more}." if runs else ""
 
 
 def refuse_file(path: str | os.PathLike[str]) -> None:

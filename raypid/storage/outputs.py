@@ -158,9 +158,10 @@ def usable(path: Path, option: str) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if is_disk_full(error):
             raise Unwritten(why_unwritten(path, error)) from error
-        blocked = isinstance(error, (FileExistsError, NotADirectoryError))
-        file = next((part for part in (path, *path.parents) if part.is_file()), None) if blocked else None
-        why = reason(error) if file is None else f"{shown(str(file))} is a file, not a folder"
+        why = reason(error)
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            file = next((part for part in (path, *path.parents) if part.is_file()), path)
+            why = f"{shown(str(file))} is a file, not a folder"
         raise UserError(f"{option} cannot be {shown(str(path))}: {why}.") from error
 
 
@@ -176,16 +177,14 @@ def check_folder_writable(folder: Path, option: str) -> None:
 
 
 def _try_folder(folder: Path) -> None:
-    made: list[Path] = []
+    missing = [part for part in (folder, *folder.parents) if not part.exists()]
     try:
-        for part in reversed((folder, *folder.parents)):
-            if not part.exists():
-                part.mkdir()
-                made.append(part)
+        folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     finally:
-        for part in reversed(made):
-            part.rmdir()
+        for part in missing:
+            with contextlib.suppress(OSError, ValueError):
+                part.rmdir()
 
 
 def check_file_writable(file: Path, option: str) -> None:
@@ -197,13 +196,9 @@ def check_file_writable(file: Path, option: str) -> None:
     with usable(file, option):
         if file.is_dir():
             raise UserError(f"{option} takes the name of a file; {shown(str(file))} is a folder.")
-        if any(part.is_file() for part in file.parents):
-            raise NotADirectoryError
-        existed = file.exists()
         _try_folder(file.parent)
-        if file.parent.exists():
+        if file.exists():
             file.open("ab").close()
-            if not existed:
-                file.unlink()
-        elif len(file.name.encode(errors="surrogateescape")) > 255:
-            raise OSError("the name is too long")
+        elif file.parent.exists():
+            file.touch()
+            file.unlink()
