@@ -52,34 +52,31 @@ class Callbacks:
         """
 
 
-HOOKS = tuple(name for name in vars(Callbacks) if name.startswith("on_"))
-
-
-def check_hooks(callbacks: Callbacks) -> None:
-    """Check that every on_... (and _on_...) that the user's class brings is a hook, and can be called as one.
+def check_hooks(listener: object, base: type) -> None:
+    """Check that every on_... (and _on_...) that the user's class brings is a hook of `base`, and can be called as one.
 
     Raises:
         ConfigError: names the class and the method, and the hook that was meant.
     """
-    cls = type(callbacks)
-    own = [base for base in cls.__mro__ if issubclass(base, Callbacks) and base is not Callbacks]
-    for name in dict.fromkeys(name for base in own for name in vars(base)):
-        if not name.startswith(("on_", "_on_")) or not callable(method := getattr(callbacks, name)):
+    cls = type(listener)
+    hooks = [name for name in vars(base) if name.startswith("on_")]
+    own = [part for part in cls.__mro__ if issubclass(part, base) and part is not base]
+    for name in dict.fromkeys(name for part in own for name in vars(part)):
+        if not name.startswith(("on_", "_on_")) or not callable(method := getattr(listener, name)):
             continue
-        if name not in HOOKS:  # _on_step and the like are Stable-Baselines3's
+        if name not in hooks:  # _on_step and the like are Stable-Baselines3's
             from difflib import get_close_matches
 
-            near = get_close_matches(name, HOOKS, 1, 0.7)
-            meant = f"Did you mean {near[0]}?" if near else f"The hooks are {', '.join(HOOKS)}."
+            near = get_close_matches(name, hooks, 1, 0.7)
+            meant = f"Did you mean {near[0]}?" if near else f"The hooks are {', '.join(hooks)}."
             raise ConfigError(
                 f"{cls.__name__}.{name} would never be called. {meant} Name a method of your own without on_."
             )
-        argument = next(
-            parameter for parameter in inspect.signature(getattr(Callbacks, name)).parameters if parameter != "self"
-        )
+        _, *arguments = inspect.signature(getattr(base, name)).parameters
         try:
-            inspect.signature(method).bind(None)
+            inspect.signature(method).bind(*arguments)
         except TypeError:
-            raise ConfigError(f"{cls.__name__}.{name} is called with one argument: {name}(self, {argument}).") from None
+            called = f"{name}(self, {', '.join(arguments)})"
+            raise ConfigError(f"{cls.__name__}.{name} is called as {called}: take these arguments.") from None
         except ValueError:  # a callable that tells no signature
             pass

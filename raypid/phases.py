@@ -47,19 +47,20 @@ class Phases:
         finally:
             _listening.reset(token)
 
-    def begin(self, name: str, text: str) -> None:
-        """Begin a phase; `text` says what is being done, "" nothing."""
+    @contextlib.contextmanager
+    def during(self, name: str, text: str) -> Iterator[None]:
+        """Count what is inside as a phase of this name; `text` says what is being done, "" nothing."""
         self._count()
         self._open.append((name, text))
         if text:
             self.tell(text)
-
-    def end(self) -> None:
-        """End the innermost phase, and go on with the one around it."""
-        self._count()
-        _, text = self._open.pop()
-        if text:
-            self.tell(next((outer for _, outer in reversed(self._open) if outer), ""))
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+            if text:
+                self.tell(next((outer for _, outer in reversed(self._open) if outer), ""))
 
     def _count(self) -> None:
         now = time.perf_counter()
@@ -81,14 +82,8 @@ def listening() -> Phases | None:
 def phase(name: str, text: str | None = None) -> Iterator[None]:
     """Do what is inside as a phase of this name; `text` says more of it than the name, or with "" nothing."""
     phases = _listening.get()
-    if phases is None:
+    with contextlib.nullcontext() if phases is None else phases.during(name, name if text is None else text):
         yield
-        return
-    phases.begin(name, name if text is None else text)
-    try:
-        yield
-    finally:
-        phases.end()
 
 
 def say(name: str, text: str) -> None:

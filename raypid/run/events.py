@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
-from raypid.callbacks import Callbacks
+from raypid.callbacks import Callbacks, check_hooks
 from raypid.errors import ConfigError, shown
 from raypid.outcome import Outcome
 from raypid.run.evaluation import Played
@@ -68,12 +68,13 @@ class Events:
         """Tell `listener` too; returns a function that ends this.
 
         Raises:
-            ConfigError: it is not a Listener.
+            ConfigError: it is not a Listener, or has a method on_... that is no hook.
         """
         if not isinstance(listener, Listener):
             raise ConfigError(
                 f"listen takes an object of a class of raypid.run.events.Listener, not {shown(listener)}."
             )
+        check_hooks(listener, Listener)
         self._listeners.append(listener)
         return partial(self._remove, listener)
 

@@ -723,7 +723,7 @@ def callbacks_of(entry: object) -> Callbacks | None:
     if entry is not None and not isinstance(entry, Callbacks):
         raise ConfigError(f"callbacks takes a raypid.Callbacks subclass, its instance or 'module:Name', not {entry!r}.")
     if entry is not None:
-        check_hooks(entry)
+        check_hooks(entry, Callbacks)
     return entry
 
 

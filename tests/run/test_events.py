@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from raypid.errors import ConfigError
 from raypid.outcome import Outcome
 from raypid.run.agent import Agent
 from raypid.run.evaluation import Played
@@ -79,6 +80,22 @@ def test_what_a_listener_asks_for_is_done_after_the_iteration(tmp_path: Path) ->
         alone.listen(Asking(alone))
         assert alone.train(1_000)["training_iteration"] == 3
         assert alone.train(100)["training_iteration"] > 4
+
+
+def test_a_misspelt_hook_of_a_listener_is_refused() -> None:
+    class Misspelt(Listener):
+        def on_iteratoin(self, result: dict[str, float]) -> None: ...
+
+    class Short(Listener):
+        def on_rollback(self, iteration: int) -> None: ...  # type: ignore[override]
+
+    with Agent("PPO", SMALL) as agent:
+        with pytest.raises(
+            ConfigError, match="Misspelt.on_iteratoin would never be called. Did you mean on_iteration?"
+        ):
+            agent.listen(Misspelt())
+        with pytest.raises(ConfigError, match=r"Short.on_rollback is called as on_rollback\(self, iteration, text\)"):
+            agent.listen(Short())
 
 
 class Broken(Listener):

@@ -403,7 +403,7 @@ def test_a_misspelt_hook_is_refused() -> None:
         (Misspelt, "Misspelt.on_episode_ends would never be called. Did you mean on_episode_end?"),
         (Strange, "The hooks are on_start, on_episode_end, on_iteration, on_checkpoint, on_end"),
         (Elsewhere, "Elsewhere._on_step would never be called"),
-        (Short, r"called with one argument: on_end\(self, outcome\)"),
+        (Short, r"is called as on_end\(self, outcome\)"),
     ):
         with pytest.raises(ConfigError, match=said):
             agent(callbacks=cls)
