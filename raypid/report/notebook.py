@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 REFRESH_S = 0.5
 """Seconds between two updates of the panel, which travel to the browser and into the file of the notebook."""
 COLUMNS = 100
-_PAGE = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;background:none">{code}</pre>'
+_PANEL = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;background:none">{code}</pre>'
+_BELOW = '<div style="white-space:pre-wrap">{}</div>'
 
 
 def progress_here(stop: Mapping[str, float], quiet: bool, before: Progress | None = None) -> Progress:
@@ -29,13 +31,13 @@ def progress_here(stop: Mapping[str, float], quiet: bool, before: Progress | Non
 
 
 class NotebookPanel(Panel):
-    """The panel in HTML, and the same as text for what shows no HTML; below it the summary and messages."""
+    """The panel in HTML, and the same as text for what shows no HTML; below it messages and the summary."""
 
     def __init__(self, stop: Mapping[str, float], before: NotebookPanel | None = None) -> None:
         super().__init__(stop, io.StringIO())
         self._handle: DisplayHandle | None = before._handle if before is not None else None
-        self._messages: list[str] = []
-        self._summary: list[str] = []
+        self._lines: list[str] = []
+        """What stands below the panel."""
         self._curve_before = 0
 
     def start(self, run_info: Mapping[str, object]) -> None:
@@ -44,7 +46,7 @@ class NotebookPanel(Panel):
         self._draw()
 
     def message(self, text: str) -> None:
-        self._messages.append(text)
+        self._lines.append(text)
         self._draw()
 
     def working(self, text: str) -> None:
@@ -56,7 +58,7 @@ class NotebookPanel(Panel):
         if self._state.has_ended:
             return
         self._state.doing, self._state.has_ended = "", True
-        self._summary = summary_lines(summary)
+        self._lines += summary_lines(summary)
         self._draw()
         if self._curve_time() not in (0, self._curve_before):
             from IPython.display import Image, display
@@ -83,30 +85,25 @@ class NotebookPanel(Panel):
             self._handle.update(shown, raw=True)
 
     def _shown(self) -> dict[str, str]:
-        """The panel, summary and messages by MIME type."""
+        """What stands under the cell, by MIME type."""
         from rich.console import Console
         from rich.terminal_theme import DIMMED_MONOKAI  # its colours are seen on white and on black
 
-        state = self._state
-        self._console = console = Console(
-            file=io.StringIO(),
-            width=COLUMNS,
-            height=1000,
-            record=True,
-            color_system="truecolor",
-            force_jupyter=False,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
-        if state.info:
-            console.print(self.render())
-        elif state.doing:  # before the run has begun: a line, which is gone when that is done
-            console.print(f"{state.doing} ...")
-        for line in self._summary:
-            console.print(line, soft_wrap=True)
-        for text in self._messages:
-            console.print(text)
-        plain = console.export_text(clear=False)
-        page = console.export_html(theme=DIMMED_MONOKAI, code_format=_PAGE, inline_styles=True)
-        return {"text/plain": plain, "text/html": page}
+        text = page = ""
+        lines = self._lines
+        if self._state.info:
+            self._console = Console(
+                file=io.StringIO(),
+                record=True,
+                width=COLUMNS,
+                height=1000,
+                color_system="truecolor",
+                force_jupyter=False,
+            )
+            self._console.print(self.render())
+            text = self._console.export_text(clear=False)
+            page = self._console.export_html(theme=DIMMED_MONOKAI, code_format=_PANEL, inline_styles=True)
+        elif self._state.doing:  # before the run has begun: a line, which is gone when that is done
+            lines = [*lines, f"{self._state.doing} ..."]
+        below = "\n".join(lines)
+        return {"text/plain": text + below, "text/html": page + _BELOW.format(html.escape(below))}

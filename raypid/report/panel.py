@@ -91,13 +91,13 @@ class State:
         self.info: dict[str, object] = {}
         self.latest: dict[str, object] = {}
         self.first: dict[str, float] = {}
-        self.best = math.nan
         self.history: dict[str, array[float]] = {TRAINING: array("d"), EVALUATION: array("d")}
         """All values so far of both returns and of the learner's metrics."""
         self.has_ended = False
         self.doing = ""
         """What is done besides training."""
-        self._paces: deque[tuple[float, dict[str, float]]] = deque(maxlen=PACE_SECONDS)
+        self._earlier: deque[dict[str, object]] = deque(maxlen=PACE_SECONDS)
+        """`latest` as it was about once a second."""
         self.lost: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._update_s = math.nan
@@ -112,9 +112,6 @@ class State:
         for key in self.stop:
             if key not in self.first and known(first := result.get(key)):
                 self.first[key] = first
-        score = self.latest.get(EVALUATION, result.get(TRAINING))
-        if known(score) and not score <= self.best:
-            self.best = score
         for key, value in result.items():
             if not known(value):
                 continue
@@ -126,28 +123,29 @@ class State:
         self._add_times(result)
         self._add_pace()
 
+    @property
+    def best(self) -> float:
+        """The best evaluation, or the best training return if there is no evaluation; NaN if there is no return."""
+        return max(self.history[EVALUATION] or self.history[TRAINING], default=math.nan)
+
     def _add_pace(self) -> None:
-        """Remember about once a second how far the counts were; learning starts a new pace."""
-        now = number(self.latest, "time_total_s")
-        if self._paces and self._paces[-1][1]["timesteps_total"] < number(self.info, "warm_up_steps"):
-            self._paces.clear()
-        if not self._paces or now >= self._paces[-1][0] + 1:
-            self._paces.append((now, {key: number(self.latest, key) for key in COUNTS}))
+        """Remember about once a second how far the run was; learning starts a new pace."""
+        last = self._earlier[-1] if self._earlier else {}
+        if number(last, "timesteps_total") < number(self.info, "warm_up_steps"):
+            self._earlier.clear()
+        if not self._earlier or number(self.latest, "time_total_s") >= number(last, "time_total_s") + 1:
+            self._earlier.append(dict(self.latest))
 
     def seconds_left(self, key: str) -> float | None:
         """Estimate the seconds until this stop criterion is reached, at the pace of the last half minute; None for returns, during warm-up
         and in the first seconds."""
         left = self.stop[key] - number(self.latest, key)
-        now = number(self.latest, "time_total_s")
-        if self.has_ended or key not in COUNTS or left <= 0 or not self._paces:
+        if self.has_ended or key not in COUNTS or left <= 0 or not self._earlier:
             return None
         if key == "time_total_s":
             return left
-        then, counts = self._paces[0]
-        gained = number(self.latest, key) - counts[key]
-        if gained <= 0 or now - then < MIN_PACE_SECONDS:
-            return None
-        return left * (now - then) / gained
+        seconds, gained = (number(self.latest, k) - number(self._earlier[0], k) for k in ("time_total_s", key))
+        return left * seconds / gained if gained > 0 and seconds >= MIN_PACE_SECONDS else None
 
     def _add_times(self, result: Mapping[str, object]) -> None:
         parts = {part: number(result, f"timing/{part}") for part in PARTS}
@@ -286,14 +284,15 @@ _WAITS = (("starting Ray", "joining Ray"), ("waiting for room",))
 class PlainLines(Progress):
     """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable."""
 
-    WIDTHS = {"time": 8, "iteration": 10, "steps": 8, "steps/s": 8, "return": 9, "min": 9, "max": 9, "evaluation": 18}
+    HEAD = ("time", "iteration", "steps", "steps/s", "return", "min", "max", "evaluation")
+    ROW = " {:>7} {:>9} {:>7} {:>7} {:>8} {:>8} {:>8} {:>17}"
 
     def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None) -> None:
         self._state = State(stop)
         self._file = lenient(file or sys.stdout)  # a reader that is gone must not end hours of training
         self._started = time.monotonic()
         self._due = 0.0
-        self._is_new = self._stopped = self._has_head = False
+        self._is_new = self._has_head = False
         self._losses = ""
         self._announced: set[tuple[str, ...]] = set()
 
@@ -310,9 +309,9 @@ class PlainLines(Progress):
             self._print_state()
 
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
-        if self._stopped:
+        if self._state.has_ended:
             return
-        self._stopped = True
+        self._state.has_ended = True
         if self._is_new:
             self._print_state()
         # only of a run that ended as it should: one that an error ended has other worries than its speed
@@ -325,8 +324,9 @@ class PlainLines(Progress):
         counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
         if not self._has_head:  # not before: what is said of the run as it starts comes above the table
             self._has_head = True
-            self._print_row(list(self.WIDTHS))
-        self._print_row((clock(latest.get("time_total_s")), *counts, *state.training_returns(), state.evaluation()))
+            self.message(self.ROW.format(*self.HEAD))
+        numbers = *counts, *state.training_returns(), state.evaluation()
+        self.message(self.ROW.format(clock(latest.get("time_total_s")), *numbers))
         if (losses := state.losses()) != self._losses:
             self._losses = losses
             self.message(f"lost so far: {losses}")
@@ -337,9 +337,6 @@ class PlainLines(Progress):
         if kind is not None and kind not in self._announced:
             self._announced.add(kind)
             self.message(f"{text} ...")
-
-    def _print_row(self, cells: Sequence[str]) -> None:
-        self.message("".join(f" {cell:>{width - 1}}" for cell, width in zip(cells, self.WIDTHS.values(), strict=True)))
 
     def message(self, text: str) -> None:
         print(text, file=self._file, flush=True)
@@ -544,23 +541,21 @@ class Panel(Progress):
     def _criteria(self, width: int) -> list[Text]:
         """A line for each stop criterion: name, value and target, bar, percent, and of what only grows about how long it takes."""
         state = self._state
-        names = [NAMES.get(key, key)[:22] for key in state.stop]
-        values = [
-            f"{value_text(key, state.latest.get(key), like=target):>6} / {value_text(key, target)}"
-            for key, target in state.stop.items()
-        ]
-        size, longest = max(map(len, names), default=0), max(map(len, values), default=0)
-        room = min(30, width - size - longest - 21)
-        if room < 4:  # no bars, which would be all that lines are aligned for
-            room = size = longest = 0
+        ends = {
+            key: f"{value_text(key, state.latest.get(key), like=at):>6} / {value_text(key, at)}"
+            for key, at in state.stop.items()
+        }
+        rows = aligned([(NAMES.get(key, key)[:22], end) for key, end in ends.items()])
+        longest = max(map(len, rows), default=0)
+        room = min(30, width - longest - 20)
         lines = []
-        for key, name, value in zip(state.stop, names, values, strict=True):
+        for key, row in zip(state.stop, rows, strict=True):
             fraction, left = state.fraction(key), state.seconds_left(key)
             full = int(fraction * room)
-            bar = [("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")]
-            ends = "" if left is None else f"  {about(left)}"
+            bar = ("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")
+            begin = [f"{row:<{longest}} ", *bar] if room >= 4 else [" ".join(row.split())]
             lines.append(
-                styled(f"{name:<{size}} {value:<{longest}} ", *bar, f" {math.floor(100 * fraction):>3}%{ends}")
+                styled(*begin, f" {math.floor(100 * fraction):>3}%{'' if left is None else f'  {about(left)}'}")
             )
         return lines
 
@@ -635,14 +630,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def summary_lines(summary: Sequence[tuple[str, str]], columns: int = 0) -> list[str]:
     """The lines of a summary. Long ones are wrapped to this many columns, if any; but no command and no path, which are pasted."""
-    width = max((len(key) for key, _ in summary), default=0)
-    lines = []
+    room = columns - 3 - max((len(key) for key, _ in summary), default=0)
+    rows = []
     for key, value in summary:
         parts = [value]
-        if columns > width + 20 and key in WRAPPED:
-            parts = textwrap.wrap(value, columns - width - 3, break_long_words=False, break_on_hyphens=False)
-        lines += [f"{key if i == 0 else '':<{width}}  {part}" for i, part in enumerate(parts)]
-    return lines
+        if room > 17 and key in WRAPPED:
+            parts = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
+        rows += [(key if i == 0 else "", part) for i, part in enumerate(parts)]
+    return aligned(rows)
 
 
 def reading(value: object) -> str:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 from raypid.report.panel import clock, count
 from raypid.report.status_line import is_terminal
@@ -14,7 +14,7 @@ from raypid.report.streams import lenient
 from raypid.storage.run_folder import EVALUATION, TRAINING, known
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, JustifyMethod
     from rich.live import Live
 
 _ROWS = 12
@@ -52,6 +52,8 @@ class Board:
     """
 
     def __init__(self, total: int, done: int, quiet: bool, place: str = "", file: IO[str] | None = None) -> None:
+        from rich.console import Console
+
         self.total, self.done, self.quiet = total, done, quiet
         left = f"{total - done} of {total} trials" if done else f"{total} trial{'s' if total != 1 else ''}"
         self._starting = f"{left} in {place}, starting Ray" if place else ""
@@ -61,15 +63,14 @@ class Board:
         self._running: dict[str, Mapping[str, Any]] = {}
         self._said: set[str] = set()
         self._began = self._line_at = time.monotonic()
+        self._console = Console(file=self.file, highlight=False, markup=False, emoji=False)
         self._live: Live | None = None
 
     def __enter__(self) -> Board:
         if is_terminal(self.file) and not self.quiet:
-            from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=self.file, highlight=False)
-            self._live = Live(console=console, get_renderable=self._table, refresh_per_second=2, transient=True)
+            self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=2, transient=True)
             self._live.start()
         elif self._starting:
             self._print(f"{self._starting}.")
@@ -124,12 +125,8 @@ class Board:
     # -- drawing -------------------------------------------------------------------------------------------------------
 
     def _print(self, text: str, always: bool = False) -> None:
-        if self.quiet and not always:
-            return
-        if self._live is not None:
-            self._live.console.print(text, markup=False, soft_wrap=True)
-        else:
-            print(text, file=self.file, flush=True)
+        if always or not self.quiet:
+            self._console.print(text, soft_wrap=True)
 
     def _progress(self) -> str:
         failed = f", {self.num_failed} failed" if self.num_failed else ""
@@ -145,10 +142,10 @@ class Board:
         title = Text(self._starting or self._progress(), style="bold", no_wrap=True, overflow="ellipsis")
         if not self._running:
             return Group(title)
-        table = Table(box=None, padding=(0, 2, 0, 0))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for heading in ("trial", "steps", "time", "return", "evaluation"):
-            side: Literal["left", "right"] = "left" if heading == "trial" else "right"
-            table.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", header_style="dim")
+            justify: JustifyMethod = "left" if heading == "trial" else "right"
+            table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis")
         for name, r in list(self._running.items())[:_ROWS]:
             number = {key: f"{r[key]:.1f}" if known(r.get(key)) else "" for key in (TRAINING, EVALUATION)}
             steps, seconds = (count(r["timesteps_total"]), f"{r['time_total_s']:.0f} s") if r else ("starting", "")

@@ -22,7 +22,7 @@ def test_the_panel_is_shown_as_text_and_html() -> None:
     panel._state.update(
         {"timesteps_total": 250, "episode_reward_mean": 20.0, "env_steps_per_s": 9e3, "time_total_s": 61}
     )
-    panel._messages, panel._summary = ["<script>", "[red]a"], ["next  " + "x" * 200]
+    panel._lines = ["<script>", "[red]a", "next  " + "x" * 200]
     shown = panel._shown()
     for words in (
         *(
