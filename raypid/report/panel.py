@@ -15,7 +15,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from raypid.report.status_line import StatusLine, is_terminal
 from raypid.report.streams import lenient
@@ -90,15 +90,13 @@ class State:
         self.stop = dict(stop)
         self.info: dict[str, object] = {}
         self.latest: dict[str, object] = {}
-        self.first: dict[str, float] = {}
-        self.history: dict[str, array[float]] = {TRAINING: array("d"), EVALUATION: array("d")}
-        """All values so far of both returns and of the learner's metrics."""
+        self.history: dict[str, array[float]] = {key: array("d") for key in (TRAINING, EVALUATION, *stop)}
+        """All values so far of both returns, of stop criteria and of the learner's metrics."""
         self.has_ended = False
         self.doing = ""
         """What is done besides training."""
         self._earlier: deque[dict[str, object]] = deque(maxlen=PACE_SECONDS)
         """`latest` as it was about once a second."""
-        self.lost: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._update_s = math.nan
         """Seconds of one update in the newest iteration that made any; NaN in the first one, which also sets things up."""
@@ -109,17 +107,9 @@ class State:
         if known(before) and (updates := number(result, "learner_updates_total") - before) > 0:
             self._update_s = number(result, "timing/learner") / updates
         self.latest.update(result)
-        for key in self.stop:
-            if key not in self.first and known(first := result.get(key)):
-                self.first[key] = first
         for key, value in result.items():
-            if not known(value):
-                continue
-            if key in (TRAINING, EVALUATION) or key.startswith(LEARNER):
+            if known(value) and (key in self.history or key.startswith(LEARNER)):
                 self.history.setdefault(key, array("d")).append(value)
-            elif value and (key.startswith("lost/") or key.endswith("restarts")):
-                name = key.removeprefix("lost/").replace("_", " ")
-                self.lost[name] = max(value, self.lost.get(name, 0))
         self._add_times(result)
         self._add_pace()
 
@@ -162,7 +152,7 @@ class State:
     def fraction(self, key: str) -> float:
         """Progress towards this stop criterion, in [0, 1]; returns count from the first one seen."""
         value, target = self.latest.get(key), self.stop[key]
-        start = 0.0 if key in COUNTS else self.first.get(key, 0.0)
+        start = 0.0 if key in COUNTS else next(iter(self.history[key]), 0.0)
         if not known(value) or value >= target:
             return float(known(value))
         return max(0.0, (value - start) / (target - start)) if target > start else 0.0
@@ -201,15 +191,18 @@ class State:
 
     def bottleneck(self) -> str:
         """Describe what takes most of the time (see `bottleneck`)."""
-        waited = not self.lost.keys().isdisjoint(("workers", "timeouts", "nodes"))
+        waited = any(number(self.latest, f"lost/{name}") for name in ("workers", "timeouts", "nodes"))
         time_s = number(self.latest, "time_total_s")
         return bottleneck(self.shares(), self.info, time_s=time_s, waited=waited, update_s=self._update_s)
 
     def losses(self) -> str:
         """Describe what was lost so far: "1 worker, 3 timeouts"; "" if nothing was."""
-        return ", ".join(
-            f"{count(value)} {name if value != 1 else singular(name)}" for name, value in self.lost.items()
-        )
+        lost = {
+            key.removeprefix("lost/").replace("_", " "): value
+            for key, value in self.latest.items()
+            if known(value) and value and (key.startswith("lost/") or key.endswith("restarts"))
+        }
+        return ", ".join(f"{count(value)} {name if value != 1 else singular(name)}" for name, value in lost.items())
 
 
 def singular(name: str) -> str:
@@ -382,6 +375,9 @@ class IntervalLines(Progress):
 
 MAX_WIDTH, TWO_COLUMNS = 160, 116
 """Columns of the widest panel, and those from which it has two columns of sections."""
+Styled: TypeAlias = "str | Text | tuple[str, str]"
+"""A text, or (text, style)."""
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
 LABEL = 11
 """Columns of a section's label."""
 COUNTED = ("timesteps_total", "episodes_total", "learner_updates_total")
@@ -467,7 +463,7 @@ class Panel(Progress):
 
         state, console = self._state, self._console
         width = min(console.width, MAX_WIDTH)
-        left = right = width - 4
+        left = right = max(LABEL + 1, width - 4)
         if width >= TWO_COLUMNS:
             left = int(0.54 * left) - 2
             right -= left + 4
@@ -486,66 +482,60 @@ class Panel(Progress):
             border_style="bright_black",
         )
 
-    def _course(self, width: int) -> Iterator[tuple[str, list[Text]]]:
-        """The sections about how far the run is: the label of each, and lines of `width` columns."""
+    def _course(self, width: int) -> Iterator[tuple[str, Styled]]:
+        """The sections about how far the run is, each with its label, for `width` columns."""
         state, latest = self._state, self._state.latest
         if not latest:
-            yield "return", [styled("waiting for the first iteration")]
+            yield "return", "waiting for the first iteration"
         else:
             yield "return", self._returns(width)
             yield "stop at", self._criteria(width)
-            yield "lost", wrapped(state.losses(), width, "yellow")
+            yield "lost", (textwrap.fill(state.losses(), width), "yellow")
             counts = [f"{count(latest[key])} {NAMES[key]}" for key in COUNTED if key in latest]
             speed, iteration = count(latest.get("env_steps_per_s")), count(latest.get("training_iteration"))
-            pace = [
-                f"{speed} steps/s",
-                *counts,
-                f"iteration {iteration}",
-                f"{clock(latest.get('time_total_s'))} so far",
-            ]
-            yield "pace", flow(pace, width)
-        yield "run", flow((styled((fact, "bright_black")) for fact in state.facts()), width)
+            time_s = clock(latest.get("time_total_s"))
+            yield "pace", flow([f"{speed} steps/s", *counts, f"iteration {iteration}", f"{time_s} so far"], width)
+        yield "run", (flow(state.facts(), width), "bright_black")
 
-    def _inside(self, width: int) -> Iterator[tuple[str, list[Text]]]:
-        """The sections about what goes on inside: the label of each, and lines of `width` columns."""
+    def _inside(self, width: int) -> Iterator[tuple[str, Styled]]:
+        """The sections about what goes on inside, each with its label, for `width` columns."""
         state = self._state
-        metrics = state.metrics()
+        metrics = [(f"{LEARNER}{name}", title(name), metric(value)) for name, value in state.metrics().items()]
         if self._console.width < TWO_COLUMNS:
-            yield "learner", flow([f"{title(name)} {metric(value)}" for name, value in metrics.items()], width)
+            yield "learner", flow([f"{name} {value}" for _, name, value in metrics], width)
         else:
-            curves = [sparkline(state.history[f"{LEARNER}{name}"], min(30, width - 32)) for name in metrics]
             yield (
                 "learner",
-                [
-                    styled(f"{title(name)[:19]:<20}{metric(value):>9}  ", (curve, "cyan"))
-                    for (name, value), curve in list(zip(metrics.items(), curves, strict=True))[:MAX_METRICS]
-                ],
+                styled("\n").join(
+                    styled(f"{name[:19]:<20}{value:>9}  ", (sparkline(state.history[key], min(30, width - 32)), "cyan"))
+                    for key, name, value in metrics[:MAX_METRICS]
+                ),
             )
         yield "spent on", self._times(width)
-        yield "bottleneck", wrapped(state.bottleneck(), width, "bold")
+        yield "bottleneck", (textwrap.fill(state.bottleneck(), width), "bold")
 
-    def _returns(self, width: int) -> list[Text]:
+    def _returns(self, width: int) -> Text:
         state = self._state
         mean, low, high = state.training_returns()
-        lines = [styled("training   ", (mean, "bold"), f"   min {low}  max {high}")]
+        text = styled("training   ", (mean, "bold"), f"   min {low}  max {high}")
         if known(state.latest.get(EVALUATION)):
-            lines.append(styled("evaluation ", (state.evaluation(), "bold cyan")))
-        lines[-1].append(f"   best {reading(state.best)}")
+            text += styled("\nevaluation ", (state.evaluation(), "bold cyan"))
+        text += f"   best {reading(state.best)}"
         key = EVALUATION if len(state.history[EVALUATION]) > 1 else TRAINING
         if len(values := state.history[key]) > 1:
             span = f" {NAMES[key]} {reading(values[0])} → {reading(values[-1])}"
             curve = sparkline(values, max(10, min(40, width - len(span))))
-            lines.append(styled((curve, "cyan"), (span, "bright_black")))
-        return lines
+            text += styled("\n", (curve, "cyan"), (span, "bright_black"))
+        return text
 
-    def _criteria(self, width: int) -> list[Text]:
+    def _criteria(self, width: int) -> Text:
         """A line for each stop criterion: name, value and target, bar, percent, and of what only grows about how long it takes."""
         state = self._state
-        ends = {
-            key: f"{value_text(key, state.latest.get(key), like=at):>6} / {value_text(key, at)}"
-            for key, at in state.stop.items()
+        values = {
+            key: f"{value_text(key, state.latest.get(key), like=target):>6} / {value_text(key, target)}"
+            for key, target in state.stop.items()
         }
-        rows = aligned([(NAMES.get(key, key)[:22], end) for key, end in ends.items()])
+        rows = aligned([(NAMES.get(key, key)[:22], value) for key, value in values.items()])
         longest = max(map(len, rows), default=0)
         room = min(30, width - longest - 20)
         lines = []
@@ -554,55 +544,46 @@ class Panel(Progress):
             full = int(fraction * room)
             bar = ("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")
             begin = [f"{row:<{longest}} ", *bar] if room >= 4 else [" ".join(row.split())]
-            lines.append(
-                styled(*begin, f" {math.floor(100 * fraction):>3}%{'' if left is None else f'  {about(left)}'}")
-            )
-        return lines
+            ends = "" if left is None else f"  {about(left)}"
+            lines.append(styled(*begin, f" {math.floor(100 * fraction):>3}%{ends}"))
+        return styled("\n").join(lines)
 
-    def _times(self, width: int) -> list[Text]:
+    def _times(self, width: int) -> Text:
         """A bar split by part, and its legend on as many lines as it needs."""
         times = {part: share for part, share in self._state.shares().items() if share >= 0.005}
-        bar, legend, done, total = styled(), [], 0.0, sum(times.values())
-        for part, share in times.items():
-            name, colour, glyph, _ = PARTS[part]
-            done += share / total
+        names = [f"{PARTS[part][0]} {share:.0%}" for part, share in times.items()]
+        bar, legend, done = styled(), styled("\n", flow(names, width)), 0.0
+        for name, (part, share) in zip(names, times.items(), strict=True):
+            _, colour, glyph, _ = PARTS[part]
+            done += share / sum(times.values())
             bar.append((glyph if self._console.no_color else "█") * (round(min(width, 60) * done) - len(bar)), colour)
-            legend.append(styled((f"{name} {share:.0%}", colour)))
-        return [bar, *flow(legend, width)]
+            legend.highlight_words([name], colour)
+        return bar + legend if times else bar
 
 
-def styled(*parts: str | Text | tuple[str, str]) -> Text:
+def styled(*parts: Styled) -> Text:
     from rich.text import Text
 
     return Text.assemble(*parts)
 
 
-def labelled(sections: Callable[[int], Iterable[tuple[str, list[Text]]]], width: int) -> Table:
+def labelled(sections: Callable[[int], Iterable[tuple[str, Styled]]], width: int) -> Table:
     """The sections that are not empty, each beside its label."""
     from rich.table import Table
 
     grid = Table.grid()
     grid.add_column(width=LABEL, style="bright_black")
     grid.add_column(width=width - LABEL, no_wrap=True)
-    for label, lines in sections(width - LABEL):
-        if any(lines):
-            grid.add_row(label, styled("\n").join(lines))
+    for label, section in sections(width - LABEL):
+        if text := styled(section):
+            grid.add_row(label, text)
     return grid
 
 
-def wrapped(text: str, width: int, style: str) -> list[Text]:
-    return [styled((line, style)) for line in textwrap.wrap(text, width)]
-
-
-def flow(items: Iterable[str | Text], width: int) -> list[Text]:
+def flow(items: Iterable[str], width: int) -> str:
     """Join items with dots into lines of at most `width`, breaking between items only."""
-    lines: list[Text] = []
-    for item in items:
-        if lines and len(lines[-1]) + 3 + len(item) <= width:
-            lines[-1].append(" · ").append(item)
-        else:
-            lines.append(styled(item))
-    return lines
+    joined = " · ".join(item.replace(" ", _HARD_SPACE) for item in items)
+    return textwrap.fill(joined, width, break_on_hyphens=False).replace(_HARD_SPACE, " ")
 
 
 def some(names: Sequence[str], most: int = 3) -> str:

@@ -171,7 +171,7 @@ def test_numbers_as_text() -> None:
     assert [reading(v) for v in (math.nan, 0.913, -187.34, 3210.4, 1e6)] == ["-", "0.91", "-187.3", "3,210", "1M"]
     assert [reading(v) for v in (-2e-5, 0.0, 3e12, 2.5e38)] == ["-2.0e-05", "0.00", "3T", "2.5e+38"]
     assert [clock(v) for v in (None, 59.9, 61, 3661)] == ["-", "0:59", "1:01", "1:01:01"]
-    assert [line.plain for line in flow(["aa", "bb", "cc"], 7)] == ["aa · bb", "cc"]
+    assert flow(["a a", "bb", "c c"], 9) == "a a · bb\n· c c"
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -189,6 +189,7 @@ def test_panel_shows_the_run(width: int) -> None:
     assert "environment 70%" in text and "bottleneck" in text and "lost" not in text
     panel.update(result(30, **{"lost/workers": 1, "lost/stale": 0}))
     panel.update(result(31))
+    assert draw(panel, 10)
     assert "lost       1 worker " in "\n".join(draw(panel, width)) and "stale" not in "\n".join(draw(panel, width))
     assert len(draw(panel, width, height=12)) < 12
 
@@ -228,12 +229,15 @@ def test_plain_lines_are_aligned_and_few() -> None:
 def test_lines_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     lines = IntervalLines(10)
     row = result(1, **{"lost/workers": 0, "lost/stale": 2.0})
-    for more in ({}, {}, {"lost/workers": 1}, {"lost/env_crashes": 1}, evaluation(7.0), {"training_iteration": 10}):
-        lines.update(row | more)
+    for lost in ({}, {}, {"lost/workers": 1}, {"lost/env_crashes": 1}):
+        row |= lost
+        lines.update(row)
+    lines.update(row | evaluation(7.0))
+    lines.update(row | {"training_iteration": 10})
     assert capsys.readouterr().out.splitlines() == [
         "lost so far: 2 stale",
-        "lost so far: 2 stale, 1 worker",
-        "lost so far: 2 stale, 1 worker, 1 env crash",
+        "lost so far: 1 worker, 2 stale",
+        "lost so far: 1 worker, 2 stale, 1 env crash",
         "steps 1,000  updates 10  training return 20.0  10,000 steps/s  evaluation return 7.00 ± 4.50",
         "steps 1,000  updates 10  training return 20.0  10,000 steps/s",
     ]
