@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             code, trains = 0, False  # --help
         output.flush()
-        if code == 0 and output.failure is not None and not output.reader_left:
+        # a reader that wants no more, as in `| head`, is no failure
+        if code == 0 and output.failure is not None and not isinstance(output.failure, BrokenPipeError):
             print(f"raypid: The output could not be written: {reason(output.failure)}.", file=sys.stderr)
             code = 0 if trains else FAILURE
     return INTERRUPTED if came else code

@@ -36,11 +36,6 @@ class Lenient:
         with self._noted():
             self._file.flush()
 
-    @property
-    def reader_left(self) -> bool:
-        """Whether the output failed because its reader wanted no more, as in `| head`."""
-        return isinstance(self.failure, BrokenPipeError)
-
     def give_up(self) -> None:
         """Send what is still unwritten nowhere, or the interpreter would complain of it when it ends."""
         with contextlib.suppress(OSError, ValueError):

@@ -32,26 +32,25 @@ class Thinning:
 
     def __init__(self, num_rows: int = 0, time_s: float = 0.0) -> None:
         self.num_rows, self._time_s = num_rows, time_s
-        self._joined: dict[str, Value] = {}
+        self.owed: dict[str, Value] = {}
+        """The rows that were put off and not yet written, as one row; empty if there are none."""
         self._counts: dict[str, int] = {}
 
     def joined(self, row: Mapping[str, Value]) -> dict[str, Value]:
         """The row together with those that were put off."""
-        found = {**self._joined, **row}
+        found = {**self.owed, **row}
         for key, value in row.items():
-            before = self._joined.get(key)
+            before = self.owed.get(key)
             if not (isinstance(value, (int, float)) and isinstance(before, (int, float))):
-                if key in self._joined and key.startswith(LEARNER):
+                if key in self.owed and key.startswith(LEARNER):
                     found[key] = None  # it was not finite, which must not be lost
                 elif value is None and key.startswith(_AVERAGED):
                     found[key] = before  # no episode has ended
             elif key.startswith(_SUMMED):
                 found[key] = before + value
-            elif key.startswith(_AVERAGED):
-                num = self._counts.get(key, 1)
-                found[key] = (before * num + value) / (num + 1)
-            elif key == RATE:
-                found[key] = _mean(before, number(self._joined, TIME), value, number(row, TIME))
+            elif key == RATE or key.startswith(_AVERAGED):
+                old, new = (number(r, TIME) for r in (self.owed, row)) if key == RATE else (self._counts.get(key, 1), 1)
+                found[key] = (before * old + value * new) / (old + new) if old + new > 0 else value
         return found
 
     def is_due(self, row: Mapping[str, Value]) -> bool:
@@ -67,20 +66,10 @@ class Thinning:
         for key in row:
             if key.startswith(_AVERAGED):
                 self._counts[key] = self._counts.get(key, 0) + 1
-        self._joined = joined
+        self.owed = joined
 
     def written(self, row: Mapping[str, Value]) -> None:
         """Start over: a row has been written, with all rows that were put off."""
         self._time_s = number(row, "time_total_s")
         self.num_rows += 1
-        self._joined, self._counts = {}, {}
-
-    @property
-    def owed(self) -> dict[str, Value]:
-        """The rows that were put off and not yet written, as one row; empty if there are none."""
-        return self._joined
-
-
-def _mean(a: float, weight_a: float, b: float, weight_b: float) -> float:
-    total = weight_a + weight_b
-    return (a * weight_a + b * weight_b) / total if total > 0 else b
+        self.owed, self._counts = {}, {}
