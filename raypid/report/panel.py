@@ -285,7 +285,8 @@ class PlainLines(Progress):
         self._file = lenient(file or sys.stdout)  # a reader that is gone must not end hours of training
         self._started = time.monotonic()
         self._due = 0.0
-        self._is_new = self._has_head = False
+        self._printed: object = None
+        """The iteration of the newest line."""
         self._losses = ""
         self._announced: set[tuple[str, ...]] = set()
 
@@ -295,7 +296,6 @@ class PlainLines(Progress):
 
     def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
-        self._is_new = True
         now = time.monotonic()
         if now >= self._due:
             self._due = now + min(60.0, max(1.0, 0.01 * (now - self._started)))
@@ -305,7 +305,7 @@ class PlainLines(Progress):
         if self._state.has_ended:
             return
         self._state.has_ended = True
-        if self._is_new:
+        if self._state.latest.get("training_iteration") != self._printed:
             self._print_state()
         # only of a run that ended as it should: one that an error ended has other worries than its speed
         hint = self._state.bottleneck() if "ended" in dict(summary) else ""
@@ -313,11 +313,11 @@ class PlainLines(Progress):
             self.message(line)
 
     def _print_state(self) -> None:
-        state, latest, self._is_new = self._state, self._state.latest, False
-        counts = [count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s")]
-        if not self._has_head:  # not before: what is said of the run as it starts comes above the table
-            self._has_head = True
+        state, latest = self._state, self._state.latest
+        if self._printed is None:  # not before: what is said of the run as it starts comes above the table
             self.message(self.ROW.format(*self.HEAD))
+        self._printed = latest.get("training_iteration")
+        counts = (count(latest.get(key)) for key in ("training_iteration", "timesteps_total", "env_steps_per_s"))
         numbers = *counts, *state.training_returns(), state.evaluation()
         self.message(self.ROW.format(clock(latest.get("time_total_s")), *numbers))
         if (losses := state.losses()) != self._losses:
@@ -338,6 +338,11 @@ class PlainLines(Progress):
 class IntervalLines(Progress):
     """Prints a line every `interval` iterations and after each evaluation, messages and the summary; nothing if it is 0."""
 
+    LINE = (
+        "steps {timesteps_total:,}  updates {learner_updates_total:,}  training return {episode_reward_mean:.1f}  "
+        "{env_steps_per_s:,.0f} steps/s"
+    )
+
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self._state = State({})
@@ -351,17 +356,9 @@ class IntervalLines(Progress):
         if (losses := self._state.losses()) != before:
             self.message(f"lost so far: {losses}")
         evaluated = result.get(EVALUATION) is not None
-        if not self.interval or not (evaluated or number(result, "training_iteration") % self.interval == 0):
-            return
-        cells = [
-            f"steps {result['timesteps_total']:,}",
-            f"updates {result['learner_updates_total']:,}",
-            f"training return {result[TRAINING]:.1f}",
-            f"{result['env_steps_per_s']:,.0f} steps/s",
-        ]
-        if evaluated:
-            cells.append(f"evaluation return {self._state.evaluation()}")
-        self.message("  ".join(cells))
+        if self.interval and (evaluated or number(result, "training_iteration") % self.interval == 0):
+            evaluation = f"  evaluation return {self._state.evaluation()}" if evaluated else ""
+            self.message(self.LINE.format_map(result) + evaluation)
 
     def message(self, text: str) -> None:
         if self.interval:
@@ -501,16 +498,12 @@ class Panel(Progress):
         """The sections about what goes on inside, each with its label, for `width` columns."""
         state = self._state
         metrics = [(f"{LEARNER}{name}", title(name), metric(value)) for name, value in state.metrics().items()]
-        if self._console.width < TWO_COLUMNS:
-            yield "learner", flow([f"{name} {value}" for _, name, value in metrics], width)
-        else:
-            yield (
-                "learner",
-                styled("\n").join(
-                    styled(f"{name[:19]:<20}{value:>9}  ", (sparkline(state.history[key], min(30, width - 32)), "cyan"))
-                    for key, name, value in metrics[:MAX_METRICS]
-                ),
-            )
+        brief = flow([f"{name} {value}" for _, name, value in metrics], width)
+        curves = [
+            styled(f"{name[:19]:<20}{value:>9}  ", (sparkline(state.history[key], min(30, width - 32)), "cyan"))
+            for key, name, value in metrics[:MAX_METRICS]
+        ]
+        yield "learner", brief if self._console.width < TWO_COLUMNS else styled("\n").join(curves)
         yield "spent on", self._times(width)
         yield "bottleneck", (textwrap.fill(state.bottleneck(), width), "bold")
 
