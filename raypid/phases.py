@@ -64,8 +64,7 @@ class Phases:
 
     def _count(self) -> None:
         now = time.perf_counter()
-        if self._open:
-            name = self._open[-1][0]
+        if name := self.innermost:
             self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
         self._since = now
 

@@ -14,7 +14,7 @@ import os
 import struct
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from math import isfinite
@@ -164,7 +164,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
                 self._rewrite_due = started + 50 * (time.perf_counter() - started)
         elif self._progress is not None:
             try:
-                self._progress.append(_csv_line(row.get(column) for column in self._columns))
+                self._progress.append(_csv([row], self._columns))
             except Unwritten:
                 self._rewrite_owed = True
                 raise
@@ -174,11 +174,11 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         self.check()
         rows = [row for _, row in read_rows(self.folder / RESULTS)]
         self._columns = dict.fromkeys(key for row in rows for key in row)
-        body = b"".join(_csv_line(row.get(column) for column in self._columns) for row in rows)
+        head = {column: column for column in self._columns}
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-        _replace(self.folder / PROGRESS, _csv_line(self._columns) + body)
+        _replace(self.folder / PROGRESS, _csv([head, *rows], self._columns))
         self._progress, self._rewrite_owed = AppendFile(self.folder / PROGRESS), False
 
 
@@ -316,28 +316,26 @@ def _scalar(key: str, value: object) -> Value:
 
 def _plain(value: object) -> Json:
     """Convert settings to JSON; what JSON cannot hold is written as text."""
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
     if isinstance(value, float):
         return value if isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(v) for v in value]
-    if hasattr(value, "tolist"):  # NumPy
-        return _plain(value.tolist())
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     if hasattr(value, "__qualname__"):
         return name_of(value)
+    if hasattr(value, "tolist"):  # NumPy
+        return _plain(value.tolist())
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return repr(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else repr(value)
 
 
-def _csv_line(cells: Iterable[Value]) -> bytes:
+def _csv(rows: Iterable[Mapping[str, Value]], columns: Collection[str]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
     return text.getvalue().encode(errors="backslashreplace")  # JSON allows half characters, UTF-8 does not
 
 
