@@ -213,31 +213,27 @@ class EventFile(AppendFile):
     """
 
     def __init__(self, folder: Path, *, purge_from: int = 0) -> None:
-        """Create a file. TensorBoard ignores what older files hold from step `purge_from` on (0: ignores nothing)."""
+        """Open a file. TensorBoard ignores what older files hold from step `purge_from` on (0: ignores nothing)."""
         from socket import gethostname
 
         super().__init__(folder / f"events.out.tfevents.{time.time():.6f}.{gethostname()}")
-        try:
-            self._append_event(0, b"\x1a" + _sized(b"brain.Event:2"))
-            if purge_from:
-                self._append_event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
-        except Unwritten:  # the next attempt has another name
-            self.close()
-            with suppress(OSError):
-                self.path.unlink()
-            raise
+        self._begin = _event(0, b"\x1a" + _sized(b"brain.Event:2"))
+        if purge_from:
+            self._begin += _event(purge_from, b"\x3a" + _sized(b"\x08\x01"))  # session_log { status: START }
 
     def add(self, step: int, scalars: Mapping[str, int | float]) -> None:
         """Add the numbers of a step."""
         # struct refuses numbers that float32 cannot hold
         floats = [struct.pack("<f", min(max(value, -3.4e38), 3.4e38)) for value in scalars.values()]
         values = b"".join([_head(key) + value for key, value in zip(scalars, floats)])
-        self._append_event(step, b"\x2a" + _sized(values))
+        self.append(self._begin + _event(step, b"\x2a" + _sized(values)))
+        self._begin = b""
 
-    def _append_event(self, step: int, what: bytes) -> None:
-        event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
-        size = struct.pack("<Q", len(event))
-        self.append(b"".join((size, _masked_crc(size), event, _masked_crc(event))))
+
+def _event(step: int, what: bytes) -> bytes:
+    event = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step) + what
+    size = struct.pack("<Q", len(event))
+    return b"".join((size, _masked_crc(size), event, _masked_crc(event)))
 
 
 @cache

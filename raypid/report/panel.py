@@ -429,8 +429,7 @@ class Panel(Progress):
             self._line(text)
             return
         state, now = self._state, time.monotonic()
-        if state.doing:
-            self._took[state.doing] = now - self._began
+        self._took[state.doing] = now - self._began
         state.doing, self._began = text, now
         is_slow = now >= self._due or self._took.get(text, math.inf) > SLOW_SECONDS
         if is_slow if text else self._says_doing:  # what is over does not stay until the next iteration has ended

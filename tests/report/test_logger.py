@@ -139,6 +139,7 @@ def test_event_bytes_are_those_of_tensorboardx(tmp_path: Path, monkeypatch: pyte
     # time 2.5, step 300, tag "a/b", value 1.5; recorded from tensorboardX 2.6.5
     monkeypatch.setattr("raypid.report.logger.time.time", lambda: 2.5)
     events = EventFile(tmp_path)
+    events.add(0, {"a/b": 0.0})
     before = events.path.stat().st_size
     events.add(300, {"a/b": 1.5})
     events.close()
