@@ -26,6 +26,7 @@ _BY_HAND = {
     ),
     **dict.fromkeys(("address", "backend", "num_cpus", "num_cpus_per_worker", "wait_for_room_s", "fit"), _RAY),
     "gpu": "device, such as cuda:0, says where the Learner computes, and .options(num_gpus=1) of an actor reserves a GPU",
+    "callbacks": "read the reports of Rollout.collect",
     "worker_timeout_s": "ray.get(future, timeout=SECONDS) says how long your loop waits",
     "exact_resume": "Learner.state_dict and Replay.save keep what your loop goes on from",
     **dict.fromkeys(
@@ -85,18 +86,11 @@ def setup(
         ConfigError: as for an agent. R2D2, callbacks, and settings of what the caller's loop decides are refused.
         EnvError: as for an agent.
     """
-    run = named_algorithm("setup", run, env, settings)
-    if run is None:
-        raise ConfigError('Name the algorithm: raypid.setup("PPO", "CartPole-v1").')
-    name = algorithm_of(run)
+    name = algorithm_of(named_algorithm("setup", run, env, settings))
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
-    request = request_of(name, () if env is None else (env,), config, settings, tuned=tuned)
+    request = request_of(name, [env], config, settings, tuned=tuned)
     _check_by_hand(name, algorithm, request.settings)
     resolved = resolve(replace(request, stop={}))
-    if resolved.callbacks is not None:
-        raise ConfigError(
-            "callbacks belong to an agent's run; in a loop of your own, read the reports of Rollout.collect."
-        )
     limit_threads(1)  # as for an agent, whose numbers these are
     c, network = algorithm.portable(resolved.config), resolved.network
     replay = None
