@@ -78,5 +78,3 @@ def check_hooks(listener: object, base: type) -> None:
         except TypeError:
             called = f"{name}(self, {', '.join(arguments)})"
             raise ConfigError(f"{cls.__name__}.{name} is called as {called}: take these arguments.") from None
-        except ValueError:  # a callable that tells no signature
-            pass
