@@ -293,9 +293,8 @@ def _step_of(row: Mapping[str, Value]) -> int:
 
 
 def _whole(row: Mapping[str, Value], key: str) -> int:
-    """The count `key` of a result; 0 where there is none."""
-    value = row.get(key)
-    return int(value) if isinstance(value, (int, float)) and 0 <= value < 2**63 else 0
+    """The count `key` of a result, as far as 64 bits hold it; 0 where there is none."""
+    return int(min(max(0, number(row, key)), 2**62))
 
 
 def _scalar(key: str, value: object) -> Value:

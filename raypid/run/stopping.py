@@ -19,15 +19,10 @@ from raypid.storage import checkpoint
 from raypid.storage.run_folder import COUNTS, is_reached
 
 
-def _reported(key: str, result: Mapping[str, float]) -> float:
-    """What a result has of a stop criterion; less than anything if it has nothing. on_iteration may add entries of any name."""
-    return result.get(key, result.get(key.removeprefix("custom/"), -math.inf))
-
-
 def further(stop: Mapping[str, float], reached: Mapping[str, float]) -> dict[str, float]:
     """Stop criteria by which a run that has reached one of these goes on, for about as long again. `reached`: its last result and its
     counts."""
-    met = {key for key, goal in stop.items() if _reported(key, reached) >= goal}
+    met = {key for key, goal in stop.items() if is_reached(key, goal, reached)}
     spent = met & COUNTS
     if not spent:  # it was a return, or another metric: it would end the run again
         size = 10 ** max(0, len(str(int(reached["timesteps_total"]))) - 2)
@@ -52,7 +47,7 @@ def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
     """The first stop criterion that a result has met, in words; "" if there is none."""
     for key, goal in stop.items():
         if is_reached(key, goal, result):
-            value = _reported(key, result)
+            value = result[key] if key in result else result[key.removeprefix("custom/")]
             return f"{key} reached {value:,.0f}" if float(value).is_integer() else f"{key} reached {value:,.6g}"
     return ""
 
