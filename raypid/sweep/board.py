@@ -120,7 +120,10 @@ class Board:
             self._print(f"{trial.name}  failed: {last.removeprefix('raypid: ')}  ({of})", always=True)
             return
         steps, seconds = count(trial.result.get("timesteps_total", 0)), trial.result.get("time_total_s", 0.0)
-        self._print(f"{trial.name}  {returned(trial)}, {steps} steps in {seconds:.1f} s, {trial.reason}  ({of})")
+        best = "" if trial.final is None else f"return {trial.final[TRAINING]:.1f} (best policy)"
+        self._print(
+            f"{trial.name}  {best or _newest(trial.result)}, {steps} steps in {seconds:.1f} s, {trial.reason}  ({of})"
+        )
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 
@@ -153,13 +156,6 @@ class Board:
         if len(self._running) > _ROWS:
             table.add_row(f"and {len(self._running) - _ROWS} more")
         return Group(title, table)
-
-
-def returned(trial: Ended) -> str:
-    """The return of a trial, in words: its best policy's, or else that of its last result."""
-    if trial.final is not None:
-        return f"return {trial.final[TRAINING]:.1f} (best policy)"
-    return _newest(trial.result)
 
 
 def _newest(result: Mapping[str, Any]) -> str:
