@@ -125,22 +125,18 @@ class ErrorFile:
         piece = f"[{when}]\n{text}".encode(errors="replace")
         if len(piece) > MAX_ERRORS // 8:
             piece = b"\n... (cut) ...\n".join((piece[: MAX_ERRORS // 16], piece[-MAX_ERRORS // 16 :]))
+        path = self.folder / ERRORS
         try:
-            self._make_room(self.folder / ERRORS, len(piece))
-            with contextlib.closing(AppendFile(self.folder / ERRORS)) as file:
+            with contextlib.suppress(OSError):  # there is none, or it stays
+                if path.stat().st_size + len(piece) > MAX_ERRORS:
+                    first = path.with_name(FIRST_ERRORS)
+                    path.replace(path.with_name(OLDER_ERRORS) if first.exists() else first)
+            with contextlib.closing(AppendFile(path)) as file:
                 file.append(piece)
         except Unwritten as error:
             self.unwritten = self.unwritten or str(error)
             return str(error)
         return ""
-
-    @staticmethod
-    def _make_room(path: Path, num_bytes: int) -> None:
-        """Move the file away if `num_bytes` more would make it too long."""
-        with contextlib.suppress(OSError):  # there is none, or it stays
-            if path.stat().st_size + num_bytes > MAX_ERRORS:
-                first = path.with_name(FIRST_ERRORS)
-                path.replace(path.with_name(OLDER_ERRORS) if first.exists() else first)
 
 
 @contextlib.contextmanager
