@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -30,8 +31,6 @@ from raypid.types import Array
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 Topic: TypeAlias = Literal["learning", "end", "losses", "speed"]
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-TOPICS: tuple[Topic, ...] = ("learning", "end", "losses", "speed")
 """Causes come before consequences: a diverged learner before the end that it brought."""
 
 FLAT_EPISODES = 200
@@ -77,7 +76,7 @@ Findings: TypeAlias = Iterator[Finding]
 def diagnose(run: RunFolder) -> list[Finding]:
     """Return the findings, most important first."""
     found = [finding for check in CHECKS for finding in check(run)]
-    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), TOPICS.index(f.topic)))
+    return sorted(found, key=lambda f: (get_args(Severity).index(f.severity), get_args(Topic).index(f.topic)))
 
 
 def open_run(folder: Path) -> RunFolder:
@@ -90,11 +89,10 @@ def open_run(folder: Path) -> RunFolder:
         raise UserError(nothing_at(folder))
     if not folder.is_dir():
         raise UserError(f"{folder} is a file: give the folder of a run.")
-    if _is_saved_alone(run := RunFolder(folder, tolerant=True)):
-        if why := why_without_results(folder):
-            raise UserError(why)
-        if not (folder / "checkpoints").exists():
-            raise UserError(f"{folder} holds no run: none of {PARAMS}, {RESULTS}, {ERRORS} and checkpoints is there.")
+    if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS)):
+        nothing = f"{folder} holds no run: none of {PARAMS}, {RESULTS}, {ERRORS} and checkpoints is there."
+        raise UserError(why_without_results(folder) or nothing)
+    run = RunFolder(folder, tolerant=True)
     try:
         run.read()
     except OSError as error:
@@ -109,52 +107,55 @@ def open_run(folder: Path) -> RunFolder:
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
+_FIRST = {
+    "EnvError: ": "Mend the environment first: until then --resume fails again. ",
+    "The disk is full": "Free space on the disk first. ",
+    "No space left on device": "Free space on the disk first. ",
+}
+"""A part of the error that ended a run -> what to do before resuming it."""
+
 
 def end(run: RunFolder) -> Findings:
     """How the run ended, and from where it can go on."""
-    last = int(run.last("training_iteration", 0.0))
+    ending, last = run.ending, int(run.last("training_iteration", 0.0))
     numbers: dict[str, float | None] = {"iteration": last, "step": run.last("timesteps_total", 0.0)}
-    ending = run.ending
     if ending.state == "running":
         yield Finding("end", "note", "It is still running.", numbers)
         return
     saved, wrong = _newest_sound(run)
-    if _is_saved_alone(run) and saved is not None:
-        text = "It has checkpoints alone, as agent.save() in Python leaves them: nothing here says how training went."
-        advice = "raypid.train, agent.fit and `raypid train` write the results of each iteration."
-        yield Finding("end", "warning", text, {"step": saved.timesteps}, advice)
-        return
     numbers["resumes_from_step"] = saved.timesteps if saved is not None else None
-    resume = _resume(run, saved, last)
+    advice = _resume(run, saved, last)
     if wrong:
         text = f"Checkpoints that cannot be used: {len(wrong)}. The newest of them: {wrong[0]}."
-        yield Finding("end", "warning", text, {"checkpoints": len(wrong)}, resume)
+        yield Finding("end", "warning", text, {"checkpoints": len(wrong)}, advice)
     if saved is not None and saved.gone_back:
         text = f"Roles were lost after its last iteration. {saved.gone_back}"
         yield Finding("end", "warning", text, {"iteration_saved": saved.iteration}, "errors.txt says which.")
-    reached = [f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in run.reached]
+    severity: Severity = "warning"
     if ending.failed_in:
-        first = _before_going_on(run)
-        text = f"An error ended it in iteration {ending.failed_in}: {ending.error}"
-        yield Finding("end", "error", text, numbers, f"{first}errors.txt has the traceback. {resume}")
-    elif reached:
+        severity, text = "error", f"An error ended it in iteration {ending.failed_in}: {ending.error}"
+        first = next((said for sign, said in _FIRST.items() if sign in ending.error), "")
+        first = "Look at the divergence first. " if _diverged(run) else first
+        advice = f"{first}errors.txt has the traceback. {advice}"
+    elif ending.state == "finished":
+        reached = " and ".join(f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in run.reached)
         late = ", but it was killed before the final episodes were played" if run.has_lock else ""
-        yield Finding("end", "note", f"It reached its stop: {' and '.join(reached)}{late}.", numbers)
+        severity, text, advice = "note", f"It reached its stop: {reached}{late}.", ""
     elif run.has_lock and not run.ran_here:
         text = "No process of this machine holds the folder: the run was killed, or it is running on another machine."
-        yield Finding("end", "warning", text, numbers, resume)
     elif run.has_lock:
         text = "It was killed: no end is recorded. (kill -9, out of memory, a crash in C code, a second Ctrl-C?)"
-        yield Finding("end", "error", text, numbers, f"{resume}{_against_crashes(run)}")
+        severity = "error"
+        if run.setting("num_workers") == 0 and run.params.get("vectorizer") != "async":
+            advice += " If the environment did it (os._exit, a crash in C code): --num-workers 1 or --vectorizer async outlives that."
     elif saved is not None and saved.iteration == last:
-        text = "It was stopped from outside (Ctrl-C, SIGTERM) before its stop criterion."
-        yield Finding("end", "note", text, numbers, resume)
+        severity, text = "note", "It was stopped from outside (Ctrl-C, SIGTERM) before its stop criterion."
     else:
-        yield Finding("end", "warning", "No end is recorded: killed, or copied while it ran.", numbers, resume)
+        text = "No end is recorded: killed, or copied while it ran."
+    yield Finding("end", severity, text, numbers, advice)
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """The newest checkpoint that training can go on from."""
 
     path: Path
@@ -169,12 +170,11 @@ def _newest_sound(run: RunFolder) -> tuple[Saved | None, list[str]]:
     wrong: list[str] = []
     for path in reversed(run.checkpoints):
         try:
-            manifest = checkpoint.read_manifest(checkpoint.find(path))
-            counters, gone_back = manifest.get("counters", {}), manifest.get("gone_back", "")
-            if not _has_finite_weights(path / "policy"):
-                wrong.append(f"{path.name} has weights that are not finite")
-                continue
-            return Saved(path, int(counters["iteration"]), int(counters["timesteps_total"]), str(gone_back)), wrong
+            manifest = checkpoint.open_checkpoint(path).manifest
+            count, gone_back = manifest.get("counters", {}), manifest.get("gone_back", "")
+            if _has_finite_weights(path / "policy"):
+                return Saved(path, int(count["iteration"]), int(count["timesteps_total"]), str(gone_back)), wrong
+            wrong.append(f"{path.name} has weights that are not finite")
         except Exception as error:  # of others' folders: one that is damaged must not hide the others
             wrong.append(f"{path.name}: {error}")
     return None, wrong
@@ -192,46 +192,22 @@ def _has_finite_weights(policy: Path) -> bool:
 
 def damage(run: RunFolder) -> Findings:
     """Files that could not be read."""
-    if run.damage and not _is_saved_alone(run):
+    if run.damage:
         text = f"{'; '.join(run.damage)}. What is said here goes by the rest."
         yield Finding("end", "warning", text, {"problems": len(run.damage)})
 
 
-def _is_saved_alone(run: RunFolder) -> bool:
-    """Whether the folder is that of an agent in Python, which was saved and wrote nothing else."""
-    return not any((run.path / name).exists() for name in (PARAMS, RESULTS, ERRORS))
-
-
 def _resume(run: RunFolder, saved: Saved | None, last: int) -> str:
+    """Say from where the run goes on, and by which command."""
+    command = f"`raypid train --resume {shlex.quote(str(run.path))}`"
     if saved is None:
-        has_some = any((run.path / "checkpoints").glob("*"))
-        if run.params and not run.ending.failed_in and not has_some:
-            return f"It has no checkpoint yet: `raypid train --resume {shlex.quote(str(run.path))}` begins it anew."
-        return "There is no sound checkpoint to go on from: start anew."
-    lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""
+        is_unsaved = run.params and not run.ending.failed_in and not any((run.path / "checkpoints").glob("*"))
+        begins = f"It has no checkpoint yet: {command} begins it anew."
+        return begins if is_unsaved else "There is no sound checkpoint to go on from: start anew."
     if saved.path != checkpoint.latest(run.path / "checkpoints"):
-        return f"Move what is newer than {saved.path} away: then --resume goes on from step {saved.timesteps:,}{lost}."
-    return f"`raypid train --resume {shlex.quote(str(run.path))}` goes on from step {saved.timesteps:,}{lost}."
-
-
-def _before_going_on(run: RunFolder) -> str:
-    """Say what to do before resuming a run that ended with an error; "" if nothing is known."""
-    if _diverged(run):
-        return "Look at the divergence first. "
-    if "EnvError: " in run.ending.error:
-        return "Mend the environment first: until then --resume fails again. "
-    if "The disk is full" in run.ending.error or "No space left on device" in run.ending.error:
-        return "Free space on the disk first. "
-    return ""
-
-
-def _against_crashes(run: RunFolder) -> str:
-    """Say what survives an environment that kills its process, if that may have ended the run; else ""."""
-    if run.setting("num_workers") != 0 or run.params.get("vectorizer") == "async":
-        return ""
-    return (
-        " If the environment did it (os._exit, a crash in C code): --num-workers 1 or --vectorizer async outlives that."
-    )
+        command = f"Move what is newer than {saved.path} away: then --resume"
+    lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""
+    return f"{command} goes on from step {saved.timesteps:,}{lost}."
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
@@ -254,44 +230,34 @@ def _diverged(run: RunFolder) -> bool:
 
 
 def _against_divergence(run: RunFolder) -> str:
-    """Say what helps against a divergence: settings that are off and would have an effect."""
-    name = run.params.get("run")
-    idle = ALGORITHMS.get(name).Config.no_effect if isinstance(name, str) and ALGORITHMS.is_own(name) else {}
-    off: list[object] = [None, False]
-
-    def is_off(setting: str) -> bool:
-        return not run.params or any(run.params.get(setting, ...) is value for value in off)
-
-    rates = [name for name in ("lr", "lr_critic") if run.setting(name) is not None]
-    steps = [f"Lower {' and '.join(rates) or 'lr'}"]
-    if is_off("max_grad_norm"):
-        steps.append("bound gradients (max_grad_norm)")
-    bounds = [setting for setting in ("normalize_rewards", "reward_clip") if setting not in idle]
-    if bounds and all(map(is_off, bounds)):
-        if any((np.abs(run.finite(f"episode_reward_{key}")) > HUGE).any() for key in ("min", "mean", "max")):
-            return f"Rewards are huge: bound them ({', '.join([*bounds, 'reward_scale'])})."
-        steps.append(f"bound rewards ({', '.join(bounds)})")
-    return f"{'; '.join(steps)}."
-
-
-def _own_advice(run: RunFolder) -> str:
-    """The advice that the run itself gave when it diverged; "" if not known."""
+    """Say what helps against a divergence: what the run itself said, or else the settings that are off and would have an effect."""
     with contextlib.suppress(UserError):
         manifest: Mapping[str, object] = checkpoint.read_manifest(run.path / DIVERGED)
-        advice = manifest.get("advice")
-        return one_line(advice) if isinstance(advice, str) else ""
-    return ""
+        if advice := manifest.get("advice"):
+            return one_line(advice)
+    name = str(run.params.get("run"))
+    idle = ALGORITHMS.get(name).Config.no_effect if ALGORITHMS.is_own(name) else {}
+    bounds = [setting for setting in ("normalize_rewards", "reward_clip") if setting not in idle]
+    off = {key for key in ("max_grad_norm", *bounds) if any(run.params.get(key, 0) is x for x in (None, False))}
+    is_unbounded = bool(bounds) and off.issuperset(bounds)
+    extremes = [run.finite(f"episode_reward_{key}") for key in ("min", "max")]
+    if is_unbounded and any((np.abs(x) > HUGE).any() for x in extremes):
+        return f"Rewards are huge: bound them ({', '.join([*bounds, 'reward_scale'])})."
+    rates = [name for name in ("lr", "lr_critic") if run.setting(name) is not None]
+    steps = [f"Lower {' and '.join(rates) or 'lr'}"]
+    steps += ["bound gradients (max_grad_norm)"] if "max_grad_norm" in off else []
+    steps += [f"bound rewards ({', '.join(bounds)})"] if is_unbounded else []
+    return f"{'; '.join(steps)}."
 
 
 def divergence(run: RunFolder) -> Findings:
     """Losses, returns or weights that are not finite, or larger than numbers that mean anything."""
-    advice = _against_divergence(run)
-    lr, is_there = run.setting("lr"), (run.path / DIVERGED).is_dir()
-    stopped_it = run.ending.state == "diverged"
-    if stopped_it or is_there:
-        batch = f" {DIVERGED}/ has the batch and the last good weights." if is_there else ""
+    advice, lr = _against_divergence(run), run.setting("lr")
+    stopped_it, has_batch = run.ending.state == "diverged", (run.path / DIVERGED).is_dir()
+    if stopped_it or has_batch:
+        batch = f" {DIVERGED}/ has the batch and the last good weights." if has_batch else ""
         text = f"The learner diverged{', which ended the run' if stopped_it else ''}.{batch}"
-        yield Finding("learning", "error" if stopped_it else "warning", text, {"lr": lr}, _own_advice(run) or advice)
+        yield Finding("learning", "error" if stopped_it else "warning", text, {"lr": lr}, advice)
     if (bad := _not_finite(run)) is not None:
         name, rows = bad
         iteration, step = (run.column(key)[rows[0]] for key in ("training_iteration", "timesteps_total"))
@@ -320,11 +286,7 @@ def best_policy(run: RunFolder) -> Findings:
     """A best policy that is damaged or not finite. Checkpoints are judged with the end."""
     best = run.path / checkpoint.BEST
     try:
-        try:
-            is_finite = not best.is_dir() or _has_finite_weights(best)
-        except Exception:  # a run that goes on may have replaced it meanwhile
-            is_finite = _has_finite_weights(best)
-        if not is_finite:
+        if best.is_dir() and not _has_finite_weights(best):
             text = "The weights in best/ are not finite: the policy there says nothing."
             yield Finding("learning", "error", text, {}, "Do not use it.")
     except Exception as error:  # of others' folders: whatever is damaged there
@@ -334,34 +296,29 @@ def best_policy(run: RunFolder) -> Findings:
 def episodes(run: RunFolder) -> Findings:
     """Whether training episodes ended, and evaluations."""
     steps, count = run.last("timesteps_total", 0.0), run.last("episodes_total", 0.0)
+    numbers: dict[str, float | None]
     if not run.results:
         return
     if not count:
-        streams = max(1.0, run.setting("num_workers") or 1.0) * (run.setting("num_envs_per_worker") or 1.0)
-        numbers = {"steps": steps, "steps_per_environment": steps / streams, "time_limit": run.setting("time_limit")}
+        length = steps / max(1.0, run.setting("num_workers") or 1.0) / (run.setting("num_envs_per_worker") or 1.0)
+        numbers = {"steps": steps, "steps_per_environment": length, "time_limit": run.setting("time_limit")}
         advice = "Set time_limit, if an episode of this environment may have no end; else train longer."
-        severity: Severity = "warning" if steps / streams >= SHORT_STEPS else "note"
+        severity: Severity = "warning" if length >= SHORT_STEPS else "note"
         yield Finding("learning", severity, "No training episode has ended, so there is no return.", numbers, advice)
     if len(run.finite("evaluation/episodes")):
         return
     interval, iterations = run.setting("evaluation_interval"), run.last("training_iteration", 0.0)
-    numbers = {
-        "evaluation_interval": interval,
-        "iterations": iterations,
-        "lost/evaluators": _counted(run, "lost/evaluators"),
-    }
-    if interval == 0:
-        why, advice = "evaluation_interval is 0", ""
-    elif numbers["lost/evaluators"]:
-        why, advice = "evaluators were lost", "errors.txt says why."
-    elif interval is None and not count:
-        why, advice = "that waits for the first training episode to end", ""
-    elif run.ending.state in ("failed", "diverged", "killed"):
-        why, advice = "the run ended before one was finished", ""
-    elif interval and interval > iterations:
-        why, advice = "none was due yet", "Lower evaluation_interval."
-    else:
-        why, advice = "none had ended when the results did", "Train longer, or set evaluation_interval."
+    lost = _counted(run, "lost/evaluators")
+    reasons = (
+        (interval == 0, "evaluation_interval is 0", ""),
+        (lost, "evaluators were lost", "errors.txt says why."),
+        (interval is None and not count, "that waits for the first training episode to end", ""),
+        (run.ending.state in ("failed", "diverged", "killed"), "the run ended before one was finished", ""),
+        ((interval or 0) > iterations, "none was due yet", "Lower evaluation_interval."),
+        (True, "none had ended when the results did", "Train longer, or set evaluation_interval."),
+    )
+    why, advice = next((why, advice) for applies, why, advice in reasons if applies)
+    numbers = {"evaluation_interval": interval, "iterations": iterations, "lost/evaluators": lost}
     yield Finding("learning", "note", f"There was no evaluation: {why}.", numbers, advice)
 
 
@@ -377,20 +334,22 @@ class Curve(NamedTuple):
     """Differences that chance explains."""
 
 
+def _curve(run: RunFolder, name: str, value: Array, noise: Array) -> Curve:
+    """The points of a curve at which all is known."""
+    step, count = run.column("timesteps_total"), run.column("episodes_total")
+    keep = np.isfinite(value) & np.isfinite(noise) & np.isfinite(step)
+    return Curve(name, step[keep], count[keep], value[keep], noise[keep])
+
+
 def _training(run: RunFolder) -> Curve:
     value, low, high = (run.column(f"episode_reward_{k}") for k in ("mean", "min", "max"))
-    step, count = run.column("timesteps_total"), run.column("episodes_total")
-    keep = np.isfinite(value) & np.isfinite(high) & np.isfinite(low) & np.isfinite(step) & (count >= MIN_EPISODES)
-    noise = (high[keep] - low[keep]) / RANGE_PER_NOISE
-    return Curve("return of training", step[keep], count[keep], value[keep], noise)
+    value = np.where(run.column("episodes_total") >= MIN_EPISODES, value, np.nan)
+    return _curve(run, "return of training", value, (high - low) / RANGE_PER_NOISE)
 
 
 def _evaluation(run: RunFolder) -> Curve:
-    value, half = run.column("evaluation/episode_reward_mean"), run.column("evaluation/episode_reward_ci95")
-    step = run.column("timesteps_total")
-    keep = np.isfinite(value) & np.isfinite(step)
-    noise = np.where(np.isfinite(half[keep]), 2 * half[keep], 0.0)
-    return Curve("return of evaluations", step[keep], run.column("episodes_total")[keep], value[keep], noise)
+    noise = np.nan_to_num(2 * run.column("evaluation/episode_reward_ci95"), posinf=0.0)
+    return _curve(run, "return of evaluations", run.column("evaluation/episode_reward_mean"), noise)
 
 
 def returns(run: RunFolder) -> Findings:
@@ -426,14 +385,11 @@ def _collapse(run: RunFolder, curve: Curve) -> Finding | None:
 def _flat(run: RunFolder) -> Finding | None:
     """A return that is at no time above that of the first 100 episodes, by more than chance."""
     curve, evaluation = _training(run), _evaluation(run)
-    if not run.last("learner_updates_total", 0.0) or len(curve.value) < 3 or curve.episodes[-1] < FLAT_EPISODES:
-        return None
-    if any("reward" in key for key in run.reached):
-        return None
-    if (
-        len(evaluation.value)
-        and (rise := evaluation.value - evaluation.value[0]).max() > evaluation.noise[np.argmax(rise)]
-    ):
+    rise = evaluation.value - evaluation.value[:1]
+    rose = len(rise) and rise.max() > evaluation.noise[np.argmax(rise)]
+    reached = any("reward" in key for key in run.reached)
+    too_early = not run.last("learner_updates_total", 0.0) or len(curve.value) < 3 or curve.episodes[-1] < FLAT_EPISODES
+    if too_early or reached or rose:
         return None
     start = int(np.argmax(curve.episodes >= min(100, curve.episodes[-1])))
     first, best, last = (float(x) for x in (curve.value[start], curve.value[start:].max(), curve.value[-1]))
@@ -442,9 +398,8 @@ def _flat(run: RunFolder) -> Finding | None:
         return None
     numbers = {"first": first, "best": best, "last": last, "by_chance": noise, "episodes": curve.episodes[-1]}
     text = "The return of training has not risen above that of the first episodes."
-    look = _known_settings(
-        run, "entropy_coef", "intrinsic_reward", "start_steps", "normalize_observations", "normalize_rewards"
-    )
+    advised = ("entropy_coef", "intrinsic_reward", "start_steps", "normalize_observations", "normalize_rewards")
+    look = _known_settings(run, *advised)
     advice = f"Is a reward ever seen? Try another lr; look at {look}. `raypid list tuned` has settings that work."
     return Finding("learning", "note" if run.params.get("init_from") else "warning", text, numbers, advice)
 
@@ -507,39 +462,22 @@ def updates(run: RunFolder) -> Findings:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-class Loss(NamedTuple):
-    """What lost/<name> counts."""
-
-    what: str
-    advice: str = ""
-    limits: tuple[str, ...] = ("max_restarts",)
-    """The settings that bound it."""
-
-
 _LOST = {
-    "workers": Loss("workers that died", "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."),
-    "timeouts": Loss(
-        "workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s, which each of them cost.",
-        ("max_restarts", "worker_timeout_s"),
-    ),
-    "nodes": Loss("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room.", ()),
-    "fragments": Loss("fragments that were lost with their node", limits=()),
-    "env_crashes": Loss(
-        "environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."
-    ),
-    "evaluators": Loss(
-        "evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode.",
-        ("max_restarts", "worker_timeout_s"),
-    ),
-    "parameter_servers": Loss("parameter servers that died", "Out of memory? max_restarts bounds them."),
-    "learners": Loss("learners that died or did not answer", "errors.txt says when. Out of memory? max_restarts bounds them."),
-    "updates": Loss("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
-    "shards": Loss("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
-    "replay_rows": Loss("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
-    "shared_parameters": Loss("shared parameters that died", "Out of memory? max_restarts bounds them."),
-    "rollbacks": Loss("returns of a diverged learner to its last good checkpoint", limits=("max_rollbacks",)),
+    "workers": ("workers that died", "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."),
+    "timeouts": ("workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s. max_restarts bounds them."),
+    "nodes": ("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room."),
+    "fragments": ("fragments that were lost with their node", ""),
+    "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
+    "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode, max_restarts bounds them."),
+    "parameter_servers": ("parameter servers that died", "Out of memory? max_restarts bounds them."),
+    "learners": ("learners that died or did not answer", "errors.txt says when. Out of memory? max_restarts bounds them."),
+    "updates": ("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
+    "shards": ("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
+    "replay_rows": ("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
+    "shared_parameters": ("shared parameters that died", "Out of memory? max_restarts bounds them."),
+    "rollbacks": ("returns of a diverged learner to its last good checkpoint", "max_rollbacks bounds them."),
 }  # fmt: skip
-"""By the name behind lost/. What helps against the divergence helps against rollbacks."""
+"""The name behind lost/ -> what it counts, what helps."""
 
 
 def _counted(run: RunFolder, key: str) -> float:
@@ -550,19 +488,19 @@ def _counted(run: RunFolder, key: str) -> float:
 
 
 def losses(run: RunFolder) -> Findings:
-    """Processes and data that were lost, how often, and the settings that bound it."""
+    """Processes and data that were lost, how often, and the settings that the advice names."""
     steps, hours = run.last("timesteps_total", 0.0), run.last("time_total_s", 0.0) / 3600
     for key in sorted(k for k in run.keys if k.startswith("lost/") and k != "lost/stale"):
-        if count := _counted(run, key):
-            loss = _LOST.get(name := key.removeprefix("lost/"), Loss(f"lost {name.replace('_', ' ')}"))
-            rates = {
-                "per_hour": count / hours if hours else None,
-                "per_1000_steps": 1e3 * count / steps if steps else None,
-            }
-            advice = loss.advice if name != "rollbacks" else _own_advice(run) or _against_divergence(run)
-            limits = {setting: run.setting(setting) for setting in loss.limits}
-            text = f"Number of {loss.what}: {count:,.0f}."
-            yield Finding("losses", "warning", text, {key: count, **rates, **limits}, advice)
+        name, count = key.removeprefix("lost/"), _counted(run, key)
+        what, advice = _LOST.get(name, (f"lost {name.replace('_', ' ')}", ""))
+        rates = {"per_hour": count / hours if hours else None, "per_1000_steps": 1e3 * count / steps if steps else None}
+        settings = {setting: run.setting(setting) for setting in re.findall(r"[a-z]+_[a-z_]+", advice)}
+        if name == "rollbacks":
+            advice = f"{_against_divergence(run)} {advice}"
+        if count:
+            yield Finding(
+                "losses", "warning", f"Number of {what}: {count:,.0f}.", {key: count, **rates, **settings}, advice
+            )
 
 
 def stale(run: RunFolder) -> Findings:
@@ -576,8 +514,8 @@ def stale(run: RunFolder) -> Findings:
         share = min(1.0, count * rows / max(1.0, run.last("timesteps_total", 0.0)))
         text = f"Fragments dropped because they were too old to learn from: {count:,.0f}, {share:.0%} of the steps."
         severity: Severity = "warning" if share >= MANY_STALE else "note"
-        advice = f"Raise max_staleness. {younger}"
-        yield Finding("losses", severity, text, {"lost/stale": count, "share_of_steps": share, **settings}, advice)
+        numbers = {"lost/stale": count, "share_of_steps": share, **settings}
+        yield Finding("losses", severity, text, numbers, f"Raise max_staleness. {younger}")
     if len(staleness) and staleness.mean() > OLD_WEIGHTS:
         text = f"Data were {staleness.mean():.3g} updates old when they were learnt from."
         numbers = {"staleness_mean": staleness.mean(), "staleness_max": staleness.max(), **settings}
@@ -587,40 +525,39 @@ def stale(run: RunFolder) -> Findings:
 # -- speed -------------------------------------------------------------------------------------------------------------
 
 
-def _seconds(run: RunFolder, rows: slice) -> dict[str, float]:
+def _sum(values: Array) -> float:
+    """The sum of those that are finite."""
+    return float(values[np.isfinite(values)].sum())
+
+
+def _seconds(run: RunFolder, rows: slice = slice(None)) -> dict[str, float]:
     """Seconds of each part of the work in these iterations."""
     seconds = {part: _sum(run.column(f"timing/{part}")[rows]) for part in PARTS if part != "other"}
     total = _sum(run.column("time_this_iter_s")[rows])
     return {**seconds, "other": max(0.0, total - sum(seconds.values()))}
 
 
-def _sum(values: Array) -> float:
-    """The sum of those that are finite."""
-    return float(values[np.isfinite(values)].sum())
+def _speed(run: RunFolder, rows: slice = slice(None)) -> float | None:
+    """Environment steps a second in these iterations, without evaluations; None if not known."""
+    evaluation = np.nan_to_num(run.column("timing/evaluation")[rows], posinf=0.0)
+    seconds = run.column("time_this_iter_s")[rows] - evaluation
+    steps = run.column("env_steps_per_s")[rows] * seconds
+    total = _sum(np.where(np.isfinite(steps), seconds, 0.0))
+    return _sum(steps) / total if total > 0 else None
 
 
 def shares(run: RunFolder) -> dict[str, float]:
     """Share of the run's time of each part; they add up to 1. Empty if there are no times."""
-    seconds = _seconds(run, slice(None))
+    seconds = _seconds(run)
     total = sum(seconds.values())
     return {part: s / total for part, s in seconds.items()} if total else {}
 
 
-def _speed(run: RunFolder, rows: slice) -> float | None:
-    """Environment steps a second in these iterations, without evaluations; None if not known."""
-    evaluation = run.column("timing/evaluation")[rows]
-    seconds = run.column("time_this_iter_s")[rows] - np.where(np.isfinite(evaluation), evaluation, 0.0)
-    steps = run.column("env_steps_per_s")[rows] * seconds
-    known = np.isfinite(steps)
-    total = float(seconds[known].sum())
-    return float(steps[known].sum()) / total if total > 0 else None
-
-
 def _update_s(run: RunFolder) -> float:
     """Median seconds of one update, without the first iteration, which also sets things up; NaN if it is not known."""
-    updates, seconds = np.diff(run.column("learner_updates_total")), run.column("timing/learner")[1:]
-    known = (updates > 0) & np.isfinite(seconds)
-    return float(np.median(seconds[known] / updates[known])) if known.any() else math.nan
+    seconds = run.column("timing/learner")[1:] / np.diff(run.column("learner_updates_total"))
+    known = seconds[np.isfinite(seconds) & (seconds >= 0)]
+    return float(np.median(known)) if len(known) else math.nan
 
 
 def _waited(run: RunFolder) -> bool:
@@ -637,20 +574,17 @@ def binding(run: RunFolder) -> Findings:
     idle = run.ran_here and workers_pay(top, workers, cores, run.last("time_total_s", 0.0))
     more = f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
     advice = advice_on(top, run.params, _update_s(run), more if idle else "", waited=_waited(run))
+    text = f"The {PARTS[top][0]} takes {share[top]:.0%} of the time."
+    numbers = {"share": share[top], "env_steps_per_s": _speed(run), "num_workers": workers}
+    numbers["num_envs_per_worker"] = run.setting("num_envs_per_worker")
     severity: Severity = "warning" if idle or top == "transport" else "note"
-    numbers = {
-        "share": share[top], "env_steps_per_s": _speed(run, slice(None)), "num_workers": workers,
-        "num_envs_per_worker": run.setting("num_envs_per_worker"),
-    }  # fmt: skip
-    yield Finding(
-        "speed", severity, f"The {PARTS[top][0]} takes {share[top]:.0%} of the time.", numbers, f"What helps: {advice}."
-    )
+    yield Finding("speed", severity, text, numbers, f"What helps: {advice}.")
 
 
 def course(run: RunFolder) -> Findings:
     """A run that became slower: compares the speed of the last quarter of its time with that of the first, once it learns."""
     learns = np.flatnonzero(run.column("learner_updates_total") > 0)[1:]  # the first update takes longest
-    seconds = np.where(np.isfinite(x := run.column("time_this_iter_s")), x, 0.0)
+    seconds = np.nan_to_num(run.column("time_this_iter_s"), posinf=0.0)
     if len(learns) < 12 or (total := float(seconds[learns].sum())) < SLOWED_AFTER_S:
         return
     one, three = learns[0] + np.searchsorted(np.cumsum(seconds[learns[0] :]), [total / 4, total * 3 / 4])
@@ -658,11 +592,7 @@ def course(run: RunFolder) -> Findings:
     fast, slow = _speed(run, early), _speed(run, late)
     if three <= one or not fast or not slow or slow >= SLOWED * fast:
         return
-    per_step = []
-    for rows, speed in ((early, fast), (late, slow)):
-        used = {part: s for part, s in _seconds(run, rows).items() if part != "evaluation"}
-        per_step.append({part: 1e6 * s / speed / sum(used.values()) for part, s in used.items()})
-    before, after = per_step
+    before, after = _us_per_step(run, early, fast), _us_per_step(run, late, slow)
     part = max(before, key=lambda p: after[p] - before[p])
     text = f"It became slower, from {fast:,.0f} to {slow:,.0f} steps a second, most of it in the {PARTS[part][0]}."
     numbers = {"first_steps_per_s": fast, "last_steps_per_s": slow}
@@ -673,23 +603,26 @@ def course(run: RunFolder) -> Findings:
     yield Finding("speed", "warning", text, numbers, advice)
 
 
+def _us_per_step(run: RunFolder, rows: slice, speed: float) -> dict[str, float]:
+    """Microseconds that each part but evaluations takes for a step, at this speed."""
+    used = {part: s for part, s in _seconds(run, rows).items() if part != "evaluation"}
+    return {part: 1e6 * s / speed / sum(used.values()) for part, s in used.items()}
+
+
 def evaluations(run: RunFolder) -> Findings:
     """Evaluations that take much of the time, those aside that were repeated with more episodes because they reached the goal."""
     count, usual = run.column("evaluation/episodes"), run.setting("evaluation_num_episodes") or math.inf
-    planned, spent = count[count <= usual], run.column("timing/evaluation")
-    seconds = _sum(spent[~(count > usual)])
-    share = seconds / total if (total := _sum(run.column("time_this_iter_s"))) else 0.0
-    if share < MANY_EVALUATIONS or len(planned) < 3:
+    planned, total = count[count <= usual], _sum(run.column("time_this_iter_s"))
+    seconds = _sum(run.column("timing/evaluation")[~(count > usual)])
+    if not total or seconds < MANY_EVALUATIONS * total or len(planned) < 3:
         return
     interval = run.setting("evaluation_interval")
-    numbers = {
-        "seconds": seconds, "evaluations": len(planned), "iterations": len(run.results), "episodes_each": planned.mean(),
-        "evaluation_interval": interval,
-    }  # fmt: skip
+    numbers = {"seconds": seconds, "evaluations": len(planned), "iterations": len(run.results)}
+    numbers |= {"episodes_each": planned.mean(), "evaluation_interval": interval}
     advice = "Lower evaluation_num_episodes, or bound the length of episodes (time_limit)."
     if interval is not None:
         advice = "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
-    yield Finding("speed", "warning", f"Evaluations take {share:.0%} of the time.", numbers, advice)
+    yield Finding("speed", "warning", f"Evaluations take {seconds / total:.0%} of the time.", numbers, advice)
 
 
 def ratio(run: RunFolder) -> Findings:
@@ -700,22 +633,18 @@ def ratio(run: RunFolder) -> Findings:
     if not wanted or len(held) < 5 or abs((late := float(np.median(held[len(held) // 2 :]))) / wanted - 1) <= RATIO_OFF:
         return
     text = f"The ratio was not held: {late:.3g} rows were learnt for each step, {wanted:.3g} are asked for."
-    slow = (
-        "Fewer workers, shorter fragments or a faster learner."
-        if late < wanted
-        else "More workers, or fewer updates_per_call."
-    )
-    numbers = {"samples_per_insert": late, "asked_for": wanted, "env_steps_per_s": _speed(run, slice(None))}
-    yield Finding("speed", "warning", text, numbers, slow)
+    few, many = "Fewer workers, shorter fragments or a faster learner.", "More workers, or fewer updates_per_call."
+    numbers = {"samples_per_insert": late, "asked_for": wanted, "env_steps_per_s": _speed(run)}
+    yield Finding("speed", "warning", text, numbers, few if late < wanted else many)
 
 
 def crowding(run: RunFolder) -> Findings:
     """More workers than cores. Said only on the machine that the run was on."""
     workers, cores = run.setting("num_workers") or 0.0, num_cores()
     if workers > cores and run.ran_here and not run.params.get("address"):
-        text = f"{workers:.0f} workers share {cores} cores."
+        text, numbers = f"{workers:.0f} workers share {cores} cores.", {"num_workers": workers, "cores": cores}
         advice = "Fewer workers with more environments each (num_envs_per_worker)."
-        yield Finding("speed", "warning", text, {"num_workers": workers, "cores": cores}, advice)
+        yield Finding("speed", "warning", text, numbers, advice)
 
 
 def below_known(run: RunFolder) -> Findings:
@@ -723,23 +652,22 @@ def below_known(run: RunFolder) -> Findings:
     evaluated = run.finite("evaluation/episode_reward_mean")
     if not len(evaluated) or not COUNTS & run.reached:
         return
-    best, algorithm = float(evaluated.max()), str(run.params.get("run"))
+    best = float(evaluated.max())
     known = shortfall(run.params, best, run.last("timesteps_total", 0.0))
     if known is not None:
-        text = f"It ended well below {known.value:g}, which is known for {run.params['env']} ({known.source})."
-        tried = [f"`{one.command}` ({one.why})" for one in remedies(algorithm, run.params, known.value)]
+        text = f"It ended well below {known.value:g}, which is known for {run.env} ({known.source})."
+        tried = [f"`{one.command}` ({one.why})" for one in remedies(run.algorithm, run.params, known.value)]
         advice = f"Try {', '.join([*tried, 'more steps'])}."
         yield Finding("learning", "warning", text, {"best": best, "known": known.value}, advice)
 
 
 def changed(run: RunFolder) -> Findings:
     """Settings that changed after the start."""
-    changes = later(run.changes)
-    said = [described(change) for change in changes if change["key"] != "stop"]
-    if said:
-        more = f" and {len(said) - 5} more before" if len(said) > 5 else ""
-        text = f"Changed while it went on: {', '.join(said[-5:])}{more}."
-        yield Finding("learning", "note", text, {"changes": len(said)})
+    changes = [described(change) for change in later(run.changes) if change["key"] != "stop"]
+    if changes:
+        more = f" and {len(changes) - 5} more before" if len(changes) > 5 else ""
+        text = f"Changed while it went on: {', '.join(changes[-5:])}{more}."
+        yield Finding("learning", "note", text, {"changes": len(changes)})
 
 
 CHECKS: tuple[Callable[[RunFolder], Findings], ...] = (
@@ -773,6 +701,5 @@ def shown(value: float | None) -> str:
     """A number for people."""
     if value is None or not math.isfinite(value):
         return "none"
-    if value == int(value) and abs(value) < 1e12:
-        return f"{value:,.0f}"
-    return f"{value:,.1f}" if 1e3 <= abs(value) < 1e9 else f"{value:.3g}"
+    is_count = abs(value) < 1e12 and (value == int(value) or abs(value) >= 1e3)
+    return f"{value:,.0f}" if is_count else f"{value:.3g}"
