@@ -8,6 +8,7 @@ import math
 import shutil
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,10 +59,7 @@ def main(options: argparse.Namespace) -> int:
 def _plain(finding: Finding) -> dict[str, object]:
     """A finding as JSON can hold it."""
     numbers = {key: float(x) if x is not None and math.isfinite(x) else None for key, x in finding.numbers.items()}
-    return {
-        "topic": finding.topic, "severity": finding.severity, "finding": finding.finding, "numbers": numbers,
-        "advice": finding.advice,
-    }  # fmt: skip
+    return {**asdict(finding), "numbers": numbers}
 
 
 def _lines(finding: Finding, width: int) -> list[str]:
@@ -69,12 +67,8 @@ def _lines(finding: Finding, width: int) -> list[str]:
     from raypid.run.doctor import shown
 
     numbers = ", ".join(f"{key} {shown(value)}" for key, value in finding.numbers.items())
-    parts = [finding.finding, numbers, f"-> {finding.advice}" if finding.advice else ""]
     head = f"{finding.severity:<8} {finding.topic:<9} "
-    text = [
-        line
-        for part in parts
-        if part
-        for line in textwrap.wrap(part, max(20, width - len(head)), break_on_hyphens=False)
-    ]
-    return [f"{head if i == 0 else ' ' * len(head)}{line}" for i, line in enumerate(text)]
+    lines: list[str] = []
+    for part in (finding.finding, numbers, f"-> {finding.advice}" if finding.advice else ""):
+        lines += textwrap.wrap(part, max(20, width - len(head)), break_on_hyphens=False)
+    return [head + lines[0], *textwrap.indent("\n".join(lines[1:]), " " * len(head)).splitlines()]

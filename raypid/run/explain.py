@@ -17,22 +17,12 @@ from raypid.run.resolve import ResolvedRun
 from raypid.runtime.plan import NodeShare
 from raypid.settings.address import ENVIRONMENT, chosen
 from raypid.settings.config import Config, Source, is_none, overlay
+from raypid.settings.files import OPTIONS
 from raypid.storage.changes import Change, described
 
 DEFAULT = "default"
-_GROUPS: dict[str, tuple[str, ...]] = {
-    "environment": (
-        "env", "env_config", "vectorizer", "num_envs_per_worker", "frame_stack", "atari", "action_repeat", "time_limit",
-        "observation_noise", "action_noise", "callbacks", "custom_args",
-    ),
-    "network": (),
-    "algorithm": (),
-    "evaluation": Config.groups["evaluation"],
-    "machine": Config.groups["machine"],
-    "run": ("run", "stop", "out", "seed", "init_from", "exact_resume", "on_divergence", "max_rollbacks", "checkpoint_interval",
-            "keep_checkpoints", "final_episodes"),
-}  # fmt: skip
-"""Group -> what stands in it; what begins with "model." is the network's, all else the algorithm's."""
+_GROUPS = {**Config.groups, "run": (*Config.groups["run"], "run", "stop", "out", *OPTIONS)}
+"""Group -> what stands in it, as in the command line's help; what begins with "model." is the network's, all else the algorithm's."""
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
@@ -129,19 +119,18 @@ class Explanation:
         Args:
             everything: also settings that nobody has touched; `how` says what shows these.
         """
-        lines = [self.title]
         seen = [row for row in self.rows if everything or not row.is_plain]
         column = _column(seen, width)
-        for group in _ORDER:
-            if rows := [row for row in seen if row.group == group]:
-                lines.append(group)
-                lines += [line for row in rows for line in _lines(row, width, column)]
-        if self.placement:
-            lines.append("placement (workers and learners reserve CPUs, nothing else does)")
-            lines += _placement_lines(self.placement, width)
-        if self.changes:
-            lines.append("changed since the run began")
-            lines += [f"  {line}" for change in self.changes for line in textwrap.wrap(described(change), width - 2)]
+        parts = {
+            group: [line for row in seen if row.group == group for line in _lines(row, width, column)]
+            for group in _ORDER
+        }
+        parts["placement (workers and learners reserve CPUs, nothing else does)"] = _placement_lines(
+            self.placement, width
+        )
+        changes = [textwrap.wrap(described(change), width - 2) for change in self.changes]
+        parts["changed since the run began"] = [f"  {line}" for lines in changes for line in lines]
+        lines = [self.title, *(line for title, part in parts.items() if part for line in (title, *part))]
         hidden = sum(row.is_plain for row in self.rows)
         if hidden and not everything:
             lines.append(f"{hidden} more settings have their defaults: {how} shows them.")
@@ -161,10 +150,7 @@ class Explanation:
         placement = [share.as_dict() for share in self.placement]
         return {"settings": settings, "changes": list(self.changes), "placement": placement}
 
-    def __str__(self) -> str:
-        return self.text()
-
-    __repr__ = __str__
+    __str__ = __repr__ = text
 
 
 def explain(
@@ -222,16 +208,11 @@ def _chosen(run: ResolvedRun) -> dict[str, tuple[object, str]]:
 def _placement_lines(placement: Sequence[NodeShare], width: int) -> list[str]:
     """A line for each node that has something of the run, and one for all others."""
     shares = [share for share in placement if share.roles or share.has_driver]
-    lines = [_wrapped(share.name, str(share), width) for share in shares]
+    lines = [f"  {share.name:{_NAME}} {share}" for share in shares]
     if rest := placement[len(shares) :]:
         left = " and ".join(f"{sum(share.left[name] for share in rest):g} {name}s" for name in ("CPU", "GPU"))
-        lines.append(_wrapped(f"{len(rest)} more", f"nothing of it: {left} left", width))
-    return [part for line in lines for part in line]
-
-
-def _wrapped(name: str, text: str, width: int) -> list[str]:
-    head = f"  {name:{_NAME}} "
-    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * (_NAME + 3))
+        lines.append(f"  {f'{len(rest)} more':{_NAME}} nothing of it: {left} left")
+    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent=" " * (_NAME + 3))]
 
 
 def _column(rows: Sequence[Row], width: int) -> int:
@@ -243,13 +224,8 @@ def _column(rows: Sequence[Row], width: int) -> int:
 
 def _lines(row: Row, width: int, column: int) -> list[str]:
     """A row: name, value in so many columns, origin; what does not fit goes on below."""
-    value, origin = shown(row.value), row.origin()
-    head = f"  {row.name:{_NAME}} {value:{column}} "
-    if len(head + origin) > width and (len(value) > column or len(row.name) > _NAME):
-        whole, inner = f"{row.name:{_NAME}} {value}", " " * (_NAME + 5)
-        first = textwrap.wrap(whole, width, initial_indent="  ", subsequent_indent=" " * (_NAME + 3))
-        return [*first, *textwrap.wrap(origin, width, initial_indent=inner, subsequent_indent=inner)]
-    return textwrap.wrap(origin, width, initial_indent=head, subsequent_indent=" " * len(head))
+    text = f"  {row.name:{_NAME}} {shown(row.value):{column}} {row.origin()}"
+    return textwrap.wrap(text, width, subsequent_indent=" " * (_NAME + column + 4))
 
 
 def _named(source: Source) -> str:

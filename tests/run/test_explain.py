@@ -125,6 +125,8 @@ def test_a_file_of_one_run_and_a_run_that_goes_on(explained: Explained, capfd: p
     assert origin(found["lr"]) == (0.5, "flag", "") and found["lr"]["replaced"][0]["value"] == 0.01
     assert origin(found["seed"]) == (4, "flag", "") and origin(found["fragment_length"]) == (16, "file", "a.yaml")
     assert main(["train", "-f", "a.yaml", "--out", "run", "--quiet", "--final-episodes", "0"]) == 0
+    assert main(["train", "--resume", "run", "--explain"]) == 0
+    assert "is at its stop already (training_iteration reached 1)" in capfd.readouterr().out
     before = Path("run/params.json").read_bytes()
     found = explained("--resume", "run", "--lr", 0.5)
     assert origin(found["lr"]) == (0.5, "flag", "") and origin(found["fragment_length"]) == (16, "resume", "run")
