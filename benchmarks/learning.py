@@ -17,7 +17,7 @@ from typing import Any
 
 from flags import one_of, several, whole
 
-from raypid.run.reproduce import FRAGMENTS, TUNED_TASKS, Task, measure
+from raypid.run.reproduce import FRAGMENTS, TUNED_TASKS, Task, measure, versions
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -82,8 +82,8 @@ def run_task(name: str, seed: int, backend: str) -> dict[str, Any]:
     found = measure(TASKS[name], seed, backend)
     return {
         "task": name, "backend": backend, "seed": seed, "solved": found.solved, "seconds": found.clock_seconds,
-        "cpu_seconds": found.cpu_seconds, "steps": found.steps, "return": found.mean_return, "threshold": found.threshold,
-        "versions": found.versions,
+        "cpu_seconds": found.cpu_seconds, "steps": found.steps, "return": found.mean_return, "threshold": TASKS[name].threshold,
+        "versions": versions(TASKS[name].env),
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from flags import one_of, several, whole
 from learning import TASKS
 
 import raypid
-from raypid.run.reproduce import TUNED_TASKS, measure
+from raypid.run.reproduce import TUNED_TASKS, measure, versions
 from raypid.settings.tuned import FIRST_SEED, HEADINGS, TUNED, cells
 
 STORE = Path(raypid.__file__).parent / "tuned_results.json"
@@ -64,9 +64,9 @@ def main() -> None:
             if any(entry.items() <= row.items() for row in rows):
                 continue
             found = measure(task, seed, task.backends[0])
-            reached = {"backend": found.backend, "threshold": found.threshold, "solved": found.solved}
+            reached = {"backend": found.backend, "threshold": task.threshold, "solved": found.solved}
             spent = {"steps": found.steps, "return": found.mean_return, "seconds": found.seconds}
-            rows.append({**entry, **reached, **spent, "versions": found.versions})
+            rows.append({**entry, **reached, **spent, "versions": versions(task.env)})
             print(json.dumps(rows[-1]), flush=True)
             rows.sort(key=lambda row: (row["algorithm"], row["env"], row["seed"]))
             STORE.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")

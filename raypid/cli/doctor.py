@@ -71,4 +71,4 @@ def _lines(finding: Finding, width: int) -> list[str]:
     lines: list[str] = []
     for part in (finding.finding, numbers, f"-> {finding.advice}" if finding.advice else ""):
         lines += textwrap.wrap(part, max(20, width - len(head)), break_on_hyphens=False)
-    return [head + lines[0], *textwrap.indent("\n".join(lines[1:]), " " * len(head)).splitlines()]
+    return [f"{'' if i else head:{len(head)}}{line}" for i, line in enumerate(lines)]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raypid.cli.check_env import positive
 from raypid.cli.options import HelpFormatter
@@ -57,14 +57,11 @@ def read_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part, re.ASCII)
-        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
-        if first > last or last > _LARGEST_SEED:
-            raise argparse.ArgumentTypeError(
-                f"takes whole numbers such as 0,1,5 or a range such as 1000-1002, not {shown(text)}"
-            )
-        if last - first >= _MOST_SEEDS:
-            raise argparse.ArgumentTypeError(f"takes at most {_MOST_SEEDS} seeds, not {shown(text)}")
-        seeds += range(first, last + 1)
+        found = range(int(ends[1]), int(ends[2] or ends[1]) + 1) if ends else range(0)
+        if not 0 < len(found) <= _MOST_SEEDS or found[-1] > _LARGEST_SEED:
+            valid = f"whole numbers such as 0,1,5 or a range such as 1000-1002, of {_MOST_SEEDS} at most"
+            raise argparse.ArgumentTypeError(f"takes {valid}, not {shown(text)}")
+        seeds += found
     return [*dict.fromkeys(seeds)]
 
 
@@ -75,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
         UserError: there is no such entry, or a package is missing; nothing has been trained then.
     """
     algorithm, env = _entry(options.entry)
-    from raypid.run.reproduce import TUNED_TASKS, measure, prepare
+    from raypid.run.reproduce import TUNED_TASKS, measure, other_versions, prepare, versions
     from raypid.settings.tuned import FIRST_SEED, record
 
     task, recorded = TUNED_TASKS[algorithm, env], record(algorithm, env)
@@ -84,22 +81,27 @@ def main(options: argparse.Namespace) -> int:
     prepare(task, task.backends[0])
     if not options.json:
         _show_record(task, recorded, limit)
-    found = []
+    rows: list[dict[str, Any]] = []
     for seed in seeds:
         tell = None if options.json else partial(_show_row, f"seed {seed}")
-        one = measure(task, seed, task.backends[0], limit=limit, tell=tell)
-        if not options.json:
-            _show_row(f"seed {seed}", one.steps, one.seconds, one.mean_return, _remark(one, recorded))
-        found.append(one)
-    reached = sum(one.solved for one in found)
+        found = measure(task, seed, task.backends[0], limit=limit, tell=tell)
+        row = {"seed": seed, "reached": found.solved, "return": found.mean_return, "seconds": found.seconds}
+        rows.append({**row, "steps": found.steps, "remark": _remark(found, recorded)})
+        if tell is not None:
+            tell(found.steps, found.seconds, found.mean_return, rows[-1]["remark"])
+    reached = sum(row["reached"] for row in rows)
+    is_reproduced = reached == len(rows)
     if options.json:
-        print(json.dumps(_plain(task, recorded, limit, found)))
+        about = {"name": f"{algorithm}:{env}", "goal": task.threshold, "limit": limit}
+        compared = {"reproduced": recorded and is_reproduced, "recorded": recorded and asdict(recorded)}
+        here = {"versions": versions(env), "other_versions": other_versions(recorded) if recorded else ""}
+        print(json.dumps({**about, **compared, "seeds": rows, **here}))
     else:
-        said = "Reached" if recorded is None else "Reproduced"
-        said = said if reached == len(found) else f"Not {said.lower()}"
-        seeds_said = f"{reached} of {len(found)} seed{'s' * (len(found) > 1)}"
-        print(f"{said}: {seeds_said} reached {task.threshold:g}, within {limit:g} s of training each.")
-    return 0 if reached == len(found) else 1
+        outcome = "Reached" if recorded is None else "Reproduced"
+        outcome = outcome if is_reproduced else f"Not {outcome.lower()}"
+        counted = f"{reached} of {len(rows)} seed{'s' * (len(rows) > 1)}"
+        print(f"{outcome}: {counted} reached {task.threshold:g}, within {limit:g} s of training each.")
+    return 0 if is_reproduced else 1
 
 
 def _entry(name: str | None) -> tuple[str, str]:
@@ -115,9 +117,8 @@ def _entry(name: str | None) -> tuple[str, str]:
     entries = {f"{algorithm}:{env}": (algorithm, env) for algorithm, env in TUNED}
     if name is None:
         raise UserError(f"Name an entry: raypid reproduce PPO:CartPole-v1. {_LIST}")
-    for known, entry in entries.items():
-        if known.lower() == name.lower():
-            return entry
+    if (entry := next((entries[known] for known in entries if known.lower() == name.lower()), None)) is not None:
+        return entry
     if name in saved_settings.names():
         raise UserError(
             f"{name} has no record to compare with: `raypid tune` has saved it. `raypid train --tuned {name}` uses it."
@@ -169,22 +170,3 @@ def _remark(found: Measurement, recorded: Record | None) -> str:
     if found.seconds > recorded.seconds.high:
         return "reached, slower than recorded"
     return f"reached, {'faster than' if found.seconds < recorded.seconds.low else 'in the time'} recorded"
-
-
-def _plain(task: Task, recorded: Record | None, limit: float, found: Sequence[Measurement]) -> dict[str, object]:
-    """The comparison as JSON can hold it."""
-    from raypid.run.reproduce import other_versions
-
-    seeds = [
-        {
-            "seed": one.seed, "reached": one.solved, "return": one.mean_return, "seconds": one.seconds, "steps": one.steps,
-            "remark": _remark(one, recorded),
-        }
-        for one in found
-    ]  # fmt: skip
-    return {
-        "name": f"{task.algo}:{task.env}", "goal": task.threshold, "limit": limit,
-        "reproduced": None if recorded is None else all(one.solved for one in found),
-        "recorded": None if recorded is None else asdict(recorded), "seeds": seeds,
-        "versions": found[0].versions, "other_versions": other_versions(recorded) if recorded else "",
-    }  # fmt: skip

@@ -91,8 +91,6 @@ class Measurement:
     """The cost of training to a task's return, without evaluations."""
 
     backend: str
-    seed: int
-    threshold: float
     solved: bool
     steps: int
     mean_return: float
@@ -100,7 +98,6 @@ class Measurement:
     clock_seconds: float
     cpu_seconds: float
     """CPU time of this process with all its threads, without Ray's workers."""
-    versions: dict[str, str]
 
     @property
     def seconds(self) -> float:
@@ -147,14 +144,11 @@ def measure(
         clock, cpu = _clocks() - start - evaluating
         return Measurement(
             backend=backend,
-            seed=seed,
-            threshold=task.threshold,
             solved=solved,
             steps=agent.timesteps,
             mean_return=round(mean if solved else best, 2),
             clock_seconds=round(float(clock), 1),
             cpu_seconds=round(float(cpu), 1),
-            versions=versions(task.env),
         )
 
 

@@ -27,7 +27,7 @@ def test_the_same_seed_gives_the_same_return_and_evaluations_are_told() -> None:
     again = measure(task, 3, "local")
     assert first.solved and (first.steps, first.mean_return) == (again.steps, again.mean_return)
     assert first.mean_return >= 100 and all(steps < first.steps and mean < 500 for steps, _, mean in told)
-    assert first.seconds == first.cpu_seconds and first.versions == versions("CartPole-v1")
+    assert first.seconds == first.cpu_seconds
 
 
 def test_a_limit_ends_it_with_a_return() -> None:
