@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raypid.envs.screen import draws_mujoco
 from raypid.plugins.extras import has
+from raypid.plugins.registry import ALGORITHMS
 from raypid.settings.tuned import TUNED, Record, records
 
 CLOSE = 0.1
@@ -18,8 +18,7 @@ MIN_STEPS = 10_000
 """Environment steps below which nobody expects anything of a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownReturn:
+class KnownReturn(NamedTuple):
     """The return at which an environment counts as solved."""
 
     value: float
@@ -69,13 +68,13 @@ def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: b
         python: return lines of Python instead of commands.
     """
     env = str(settings["env"])
-    least = goal * (1 - CLOSE if goal > 0 else 1 + CLOSE)
+    least = goal - CLOSE * abs(goal)
     good = [record for record in records(env) if record.goal >= least and tuned_runs_here(record.algorithm, env)]
+    own = next((record for record in good if record.algorithm == run), None)
     is_untried = any(settings.get(key) != value for key, value in TUNED.get((run, env), {}).items())
     if is_untried and tuned_runs_here(run, env):
-        record = next((record for record in good if record.algorithm == run), None)
-        return [Remedy(_reached("its tuned settings", record), _train(run, env, "--tuned", python))]
-    if others := [record for record in good if record.algorithm != run]:
+        return [Remedy(_reached("its tuned settings", own), _train(run, env, "--tuned", python))]
+    if others := [record for record in good if record is not own]:
         best = min(others, key=_seconds)
         command = _train(best.algorithm, env, "--tuned", python)
         return [Remedy(_reached(f"tuned settings of {best.algorithm}", best), command)]
@@ -91,22 +90,17 @@ def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: b
 
 def tuned_runs_here(run: str, env: object) -> bool:
     """Whether these tuned settings can run here: without torch, no replay and no memory."""
-    if has("torch"):
-        return True
-    from raypid.plugins.registry import ALGORITHMS
+    model: Any = TUNED.get((run, str(env)), {}).get("model", {})
+    return has("torch") or (model.get("network", "mlp") == "mlp" and not ALGORITHMS.get(run).learns_with_torch)
 
-    model = TUNED.get((run, str(env)), {}).get("model")
-    network = model.get("network", "mlp") if isinstance(model, Mapping) else "mlp"
-    return network == "mlp" and not ALGORITHMS.get(run).learns_with_torch
+
+_IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_reward="rnd"'}
 
 
 def _train(run: str, env: str, more: str, python: bool) -> str:
     if python:
         return f'raypid.train("{run}", "{env}", {_IN_PYTHON[more]})'
     return f"raypid train --run {run} --env {shlex.quote(env)} {more}"
-
-
-_IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_reward="rnd"'}
 
 
 def _reached(whose: str, record: Record | None) -> str:
@@ -129,13 +123,11 @@ def films(env: object) -> bool:
     import gymnasium
     from gymnasium.envs.registration import load_env_creator
 
-    spec = gymnasium.registry.get(env)
-    module = str(spec.entry_point).partition(":")[0] if spec is not None else ""
-    if spec is None or not (module in sys.modules or module.startswith("gymnasium.envs.")):
-        return False  # workers have imported it, this process has not
-    creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(str(spec.entry_point))
-    metadata = getattr(creator, "metadata", {})  # of a vector environment's class this is a property
-    if ".mujoco" in module and not draws_mujoco():
+    entry_point = str(getattr(gymnasium.registry.get(env), "entry_point", ""))
+    module = entry_point.partition(":")[0]
+    is_here = module in sys.modules or module.startswith("gymnasium.envs.")  # others only workers have imported
+    if not is_here or (".mujoco" in module and not draws_mujoco()):
         return False
-    modes: object = metadata.get("render_modes", ()) if isinstance(metadata, dict) else ()
-    return "rgb_array" in modes if isinstance(modes, list | tuple) else False
+    # of a vector environment's class this is a property
+    metadata = getattr(load_env_creator(entry_point), "metadata", {})
+    return isinstance(metadata, dict) and "rgb_array" in (metadata.get("render_modes") or ())
