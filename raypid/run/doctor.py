@@ -18,7 +18,7 @@ import numpy as np
 
 from raypid.errors import UserError, one_line
 from raypid.plugins.registry import ALGORITHMS
-from raypid.report.panel import PARTS, advice_on, bottleneck, workers_pay
+from raypid.report.panel import PARTS, bottleneck
 from raypid.report.runs import why_without_results
 from raypid.run.known_return import remedies, shortfall
 from raypid.runtime.resources import num_cores
@@ -107,13 +107,6 @@ def open_run(folder: Path) -> RunFolder:
 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
-_FIRST = {
-    "EnvError: ": "Mend the environment first: until then --resume fails again. ",
-    "The disk is full": "Free space on the disk first. ",
-    "No space left on device": "Free space on the disk first. ",
-}
-"""A part of the error that ended a run -> what to do before resuming it."""
-
 
 def end(run: RunFolder) -> Findings:
     """How the run ended, and from where it can go on."""
@@ -122,21 +115,20 @@ def end(run: RunFolder) -> Findings:
     if ending.state == "running":
         yield Finding("end", "note", "It is still running.", numbers)
         return
-    saved, wrong = _newest_sound(run)
-    numbers["resumes_from_step"] = saved.timesteps if saved is not None else None
-    advice = _resume(run, saved, last)
+    path, manifest, wrong = _newest_sound(run)
+    saved = manifest.get("counters", {})
+    numbers["resumes_from_step"] = saved.get("timesteps_total")
+    advice = _resume(run, path, saved, last)
     if wrong:
         text = f"Checkpoints that cannot be used: {len(wrong)}. The newest of them: {wrong[0]}."
         yield Finding("end", "warning", text, {"checkpoints": len(wrong)}, advice)
-    if saved is not None and saved.gone_back:
-        text = f"Roles were lost after its last iteration. {saved.gone_back}"
-        yield Finding("end", "warning", text, {"iteration_saved": saved.iteration}, "errors.txt says which.")
+    if gone_back := manifest.get("gone_back"):
+        text = f"Roles were lost after its last iteration. {gone_back}"
+        yield Finding("end", "warning", text, {"iteration_saved": saved.get("iteration")}, "errors.txt says which.")
     severity: Severity = "warning"
     if ending.failed_in:
         severity, text = "error", f"An error ended it in iteration {ending.failed_in}: {ending.error}"
-        first = next((said for sign, said in _FIRST.items() if sign in ending.error), "")
-        first = "Look at the divergence first. " if _diverged(run) else first
-        advice = f"{first}errors.txt has the traceback. {advice}"
+        advice = f"errors.txt has the traceback: mend the cause first. {advice}"
     elif ending.state == "finished":
         reached = " and ".join(f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in run.reached)
         late = ", but it was killed before the final episodes were played" if run.has_lock else ""
@@ -148,36 +140,25 @@ def end(run: RunFolder) -> Findings:
         severity = "error"
         if run.setting("num_workers") == 0 and run.params.get("vectorizer") != "async":
             advice += " If the environment did it (os._exit, a crash in C code): --num-workers 1 or --vectorizer async outlives that."
-    elif saved is not None and saved.iteration == last:
+    elif saved.get("iteration") == last:
         severity, text = "note", "It was stopped from outside (Ctrl-C, SIGTERM) before its stop criterion."
     else:
         text = "No end is recorded: killed, or copied while it ran."
     yield Finding("end", severity, text, numbers, advice)
 
 
-class Saved(NamedTuple):
-    """The newest checkpoint that training can go on from."""
-
-    path: Path
-    iteration: int
-    timesteps: int
-    gone_back: str
-    """Which parts of it are older than the rest, as text; "" if none are."""
-
-
-def _newest_sound(run: RunFolder) -> tuple[Saved | None, list[str]]:
-    """Return the newest checkpoint that is intact and has finite weights, and what is wrong with newer ones."""
+def _newest_sound(run: RunFolder) -> tuple[Path | None, checkpoint.Manifest, list[str]]:
+    """Return the newest checkpoint that is intact and has finite weights, its manifest, and what is wrong with newer ones."""
     wrong: list[str] = []
     for path in reversed(run.checkpoints):
         try:
             manifest = checkpoint.open_checkpoint(path).manifest
-            count, gone_back = manifest.get("counters", {}), manifest.get("gone_back", "")
             if _has_finite_weights(path / "policy"):
-                return Saved(path, int(count["iteration"]), int(count["timesteps_total"]), str(gone_back)), wrong
+                return path, manifest, wrong
             wrong.append(f"{path.name} has weights that are not finite")
         except Exception as error:  # of others' folders: one that is damaged must not hide the others
             wrong.append(f"{path.name}: {error}")
-    return None, wrong
+    return None, {}, wrong
 
 
 def _has_finite_weights(policy: Path) -> bool:
@@ -197,17 +178,18 @@ def damage(run: RunFolder) -> Findings:
         yield Finding("end", "warning", text, {"problems": len(run.damage)})
 
 
-def _resume(run: RunFolder, saved: Saved | None, last: int) -> str:
-    """Say from where the run goes on, and by which command."""
+def _resume(run: RunFolder, path: Path | None, saved: Mapping[str, float], last: int) -> str:
+    """Say from which checkpoint the run goes on, and by which command. `saved`: its counters."""
     command = f"`raypid train --resume {shlex.quote(str(run.path))}`"
-    if saved is None:
+    if path is None:
         is_unsaved = run.params and not run.ending.failed_in and not any((run.path / "checkpoints").glob("*"))
         begins = f"It has no checkpoint yet: {command} begins it anew."
         return begins if is_unsaved else "There is no sound checkpoint to go on from: start anew."
-    if saved.path != checkpoint.latest(run.path / "checkpoints"):
-        command = f"Move what is newer than {saved.path} away: then --resume"
-    lost = f" (iterations lost: {last - saved.iteration})" if last > saved.iteration else ""
-    return f"{command} goes on from step {saved.timesteps:,}{lost}."
+    if path != checkpoint.latest(run.path / "checkpoints"):
+        command = f"Move what is newer than {path} away: then --resume"
+    num_lost = last - saved.get("iteration", 0)
+    lost = f" (iterations lost: {num_lost:.0f})" if num_lost > 0 else ""
+    return f"{command} goes on from step {saved.get('timesteps_total', 0):,.0f}{lost}."
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
@@ -427,12 +409,9 @@ def schedules(run: RunFolder) -> Findings:
     """Linear schedules that fell to 0 by schedule_steps while the run went on."""
     end, step = run.setting("schedule_steps"), run.column("timesteps_total")
     names = [name for name in ("lr_schedule", "clip_schedule") if run.params.get(name) == "linear"]
-    if not names or end is None or run.setting("schedule_end"):
-        return
-    changes = run.changes
-    since = [change["step"] for change in changes if change["key"] in (*names, "schedule_steps", "schedule_end")]
-    over = step[step > max([end, *since])]
-    if len(over) < 2:  # the last iteration of a run goes a little beyond its stop
+    since = [change["step"] for change in run.changes if change["key"] in (*names, "schedule_steps", "schedule_end")]
+    over = step[step > max([math.inf if end is None else end, *since])]
+    if len(over) < 2 or run.setting("schedule_end"):  # the last iteration of a run goes a little beyond its stop
         return
     for name in names:
         text = f"{name.removesuffix('_schedule')} has been 0 since step {over[0]:,.0f}: {name} linear ended at schedule_steps {end:,.0f}."
@@ -560,24 +539,25 @@ def _update_s(run: RunFolder) -> float:
     return float(np.median(known)) if len(known) else math.nan
 
 
-def _waited(run: RunFolder) -> bool:
-    """Whether workers were lost, and so waited for."""
-    return any(_counted(run, f"lost/{name}") for name in ("workers", "timeouts", "nodes"))
+def _bottleneck(run: RunFolder) -> str:
+    """What takes most of the time, and what helps, as the panel says it. Workers are advised only by the cores of the run's own machine."""
+    waited = any(_counted(run, f"lost/{name}") for name in ("workers", "timeouts", "nodes"))
+    about = {**run.params, "num_cpus": num_cores() if run.ran_here else 1}
+    time_s = run.last("time_total_s", 0.0)
+    return bottleneck(shares(run), about, time_s=time_s, waited=waited, update_s=_update_s(run))
 
 
 def binding(run: RunFolder) -> Findings:
     """The part of the work that takes most of the time. Evaluations have a finding of their own."""
-    share = {part: s for part, s in shares(run).items() if part != "evaluation"}
-    if not share or share[top := max(share, key=share.__getitem__)] < BINDS:
+    share = shares(run)
+    top = max(share, key=share.__getitem__, default="evaluation")
+    if top == "evaluation" or share[top] < BINDS:
         return
-    workers, cores = run.setting("num_workers") or 0.0, num_cores()
-    idle = run.ran_here and workers_pay(top, workers, cores, run.last("time_total_s", 0.0))
-    more = f"more workers (this machine has {cores} CPUs), or where it waits: vectorizer threads, more environments"
-    advice = advice_on(top, run.params, _update_s(run), more if idle else "", waited=_waited(run))
+    advice = _bottleneck(run).partition(": ")[2]
+    numbers = {"share": share[top], "env_steps_per_s": _speed(run)}
+    numbers |= {name: run.setting(name) for name in ("num_workers", "num_envs_per_worker")}
+    severity: Severity = "warning" if top == "transport" or "num_workers=" in advice else "note"
     text = f"The {PARTS[top][0]} takes {share[top]:.0%} of the time."
-    numbers = {"share": share[top], "env_steps_per_s": _speed(run), "num_workers": workers}
-    numbers["num_envs_per_worker"] = run.setting("num_envs_per_worker")
-    severity: Severity = "warning" if idle or top == "transport" else "note"
     yield Finding("speed", severity, text, numbers, f"What helps: {advice}.")
 
 
@@ -691,8 +671,7 @@ def headline(run: RunFolder) -> str:
 def healthy_line(run: RunFolder, found: Sequence[Finding]) -> str:
     """Describe a run in which only notes were found."""
     notes = [f"{f.finding} {f.advice}".rstrip() for f in found if f.topic != "speed"]
-    time_s = run.last("time_total_s", 0.0)
-    if bound := bottleneck(shares(run), run.params, time_s=time_s, waited=_waited(run), update_s=_update_s(run)):
+    if bound := _bottleneck(run):
         notes.append(f"Speed: {bound}.")
     return f"{headline(run)}: healthy. {' '.join(notes)}"
 
