@@ -8,7 +8,6 @@ import math
 import shutil
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +28,8 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
-    parser.add_argument(
-        "--json", action="store_true", help="print a list of {topic, severity, finding, numbers, advice}"
-    )
+    text = "print a list of {topic, severity, finding, numbers, advice}"
+    parser.add_argument("--json", action="store_true", help=text)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -59,7 +57,7 @@ def main(options: argparse.Namespace) -> int:
 def _plain(finding: Finding) -> dict[str, object]:
     """A finding as JSON can hold it."""
     numbers = {key: float(x) if x is not None and math.isfinite(x) else None for key, x in finding.numbers.items()}
-    return {**asdict(finding), "numbers": numbers}
+    return {**finding._asdict(), "numbers": numbers}
 
 
 def _lines(finding: Finding, width: int) -> list[str]:

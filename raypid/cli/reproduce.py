@@ -41,12 +41,8 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     )
     add = parser.add_argument
     add("entry", metavar="NAME", nargs="?", help="algorithm and environment, such as PPO:CartPole-v1")
-    add(
-        "--seeds",
-        metavar="SEEDS",
-        type=read_seeds,
-        help="seeds to train with: 1000-1002 or 0,1,5 (default: the one after the recorded ones)",
-    )
+    text = "seeds to train with: 1000-1002 or 0,1,5 (default: the one after the recorded ones)"
+    add("--seeds", metavar="SEEDS", type=read_seeds, help=text)
     text = "most seconds of training for each seed, by the clock (default: 60 to 3600, by entry)"
     add("--limit", metavar="SECONDS", type=positive, help=text)
     add("--json", action="store_true", help="print one JSON object, at the end")

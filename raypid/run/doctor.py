@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -24,7 +23,7 @@ from raypid.run.known_return import remedies, shortfall
 from raypid.runtime.resources import num_cores
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, described, later
-from raypid.storage.neighbours import nothing_at
+from raypid.storage.neighbours import nothing_at, refuse_file
 from raypid.storage.outputs import ERRORS
 from raypid.storage.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
 from raypid.types import Array
@@ -56,15 +55,14 @@ _FINITE = ("policy_loss", "value_loss", "critic_loss", "loss", "q", "td_error", 
 """Metrics of learners that are finite wherever they are reported, unless the learner has diverged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that the folder says about the run."""
 
     topic: Topic
     severity: Severity
     """error: it ended the run, or spoilt what it learnt. warning: it did harm. note: worth knowing."""
     finding: str
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    numbers: Mapping[str, float | None]
     """The numbers behind the finding; None if not known or not set."""
     advice: str = ""
 
@@ -87,8 +85,7 @@ def open_run(folder: Path) -> RunFolder:
     """
     if not folder.exists():
         raise UserError(nothing_at(folder))
-    if not folder.is_dir():
-        raise UserError(f"{folder} is a file: give the folder of a run.")
+    refuse_file(folder)
     if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS)):
         nothing = f"{folder} holds no run: none of {PARAMS}, {RESULTS}, {ERRORS} and checkpoints is there."
         raise UserError(why_without_results(folder) or nothing)
@@ -278,7 +275,6 @@ def best_policy(run: RunFolder) -> Findings:
 def episodes(run: RunFolder) -> Findings:
     """Whether training episodes ended, and evaluations."""
     steps, count = run.last("timesteps_total", 0.0), run.last("episodes_total", 0.0)
-    numbers: dict[str, float | None]
     if not run.results:
         return
     if not count:
@@ -337,8 +333,7 @@ def _evaluation(run: RunFolder) -> Curve:
 def returns(run: RunFolder) -> Findings:
     """A return that fell and stayed low, or that has not risen."""
     evaluation = _evaluation(run)
-    fell = _collapse(run, evaluation if len(evaluation.value) >= 5 else _training(run))
-    found = fell or _flat(run)
+    found = _collapse(run, evaluation if len(evaluation.value) >= 5 else _training(run)) or _flat(run)
     if found is not None and not _diverged(run):
         yield found
 
@@ -562,15 +557,14 @@ def binding(run: RunFolder) -> Findings:
 
 
 def course(run: RunFolder) -> Findings:
-    """A run that became slower: compares the speed of the last quarter of its time with that of the first, once it learns."""
+    """A run that became slower: compares the speed of its last iterations, a quarter, with that of the first, once it learns."""
     learns = np.flatnonzero(run.column("learner_updates_total") > 0)[1:]  # the first update takes longest
-    seconds = np.nan_to_num(run.column("time_this_iter_s"), posinf=0.0)
-    if len(learns) < 12 or (total := float(seconds[learns].sum())) < SLOWED_AFTER_S:
+    if len(learns) < 12 or _sum(run.column("time_this_iter_s")[learns]) < SLOWED_AFTER_S:
         return
-    one, three = learns[0] + np.searchsorted(np.cumsum(seconds[learns[0] :]), [total / 4, total * 3 / 4])
-    early, late = slice(learns[0], one + 1), slice(three, None)
+    quarter = len(learns) // 4
+    early, late = slice(learns[0], learns[quarter]), slice(learns[-quarter], None)
     fast, slow = _speed(run, early), _speed(run, late)
-    if three <= one or not fast or not slow or slow >= SLOWED * fast:
+    if not fast or not slow or slow >= SLOWED * fast:
         return
     before, after = _us_per_step(run, early, fast), _us_per_step(run, late, slow)
     part = max(before, key=lambda p: after[p] - before[p])

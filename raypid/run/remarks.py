@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from raypid.phases import Phases, listening, parts_text
@@ -23,32 +24,27 @@ NO_END_STEPS = 2_000
 """Steps of each environment after which a run says that no episode has ended."""
 
 
+@dataclass(eq=False)
 class Remarks:
-    """Says what a run has to say; each remark once.
+    """Says what a run has to say; each remark once."""
 
-    Args:
-        stop: the run's stop criteria.
-        may_be_absent: beginnings of those of which nobody knows in advance whether they will be reported.
-        best: the run's best policy.
-        python: Python has started the run, not the command line.
-    """
+    agent: Training
+    progress: Progress
+    stop: Mapping[str, float]
+    """The run's stop criteria."""
+    may_be_absent: tuple[str, ...]
+    """Beginnings of stop criteria of which nobody knows in advance whether they will be reported; empty once this was looked at."""
+    best: BestPolicy
+    python: bool
+    """Whether Python has started the run, not the command line."""
 
-    def __init__(
-        self,
-        agent: Training,
-        progress: Progress,
-        stop: Mapping[str, float],
-        may_be_absent: tuple[str, ...],
-        best: BestPolicy,
-        python: bool,
-    ) -> None:
-        self.agent, self.progress, self.stop, self._may_be_absent = agent, progress, stop, may_be_absent
-        self.best, self.folder, self.python = best, best.folder.parent, python
-        self.notebook = python and in_notebook()
+    def __post_init__(self) -> None:
+        self.folder = self.best.folder.parent
+        self.notebook = self.python and in_notebook()
         self.phases = listening() or Phases()
         """What the run does besides training, and since its command began if one has started it."""
-        self.phases.tell = progress.working
-        self.before = agent.totals()
+        self.phases.tell = self.progress.working
+        self.before = self.agent.totals()
         """The counts of the run that is resumed."""
         self._said = set[str]()
 
@@ -85,13 +81,13 @@ class Remarks:
 
     def _absent(self, result: Mapping[str, float]) -> None:
         """Once episodes have ended and something was learnt, name stop criteria that no result has."""
-        if not (self._may_be_absent and result["episodes_total"] and result["learner_updates_total"]):
+        if not (self.may_be_absent and result["episodes_total"] and result["learner_updates_total"]):
             return
         for key in self.stop:
-            if key.startswith(self._may_be_absent) and not {key, key.removeprefix("custom/")} & result.keys():
+            if key.startswith(self.may_be_absent) and not {key, key.removeprefix("custom/")} & result.keys():
                 ended = f"though {result['episodes_total']} episodes have ended"
                 self._say(key, f"Nothing has reported the stop criterion {key} so far, {ended}.")
-        self._may_be_absent = ()
+        self.may_be_absent = ()
 
     def _endless(self, result: Mapping[str, float]) -> None:
         """Say that no episode has ended, which returns and evaluations wait for."""

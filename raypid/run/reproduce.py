@@ -6,7 +6,7 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,7 @@ TUNED_TASKS = {(task.algo, task.env): task for task in _TASKS}
 """(algorithm, environment) -> how the tuned settings for it are measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(NamedTuple):
     """The cost of training to a task's return, without evaluations."""
 
     backend: str
@@ -141,15 +140,8 @@ def measure(
                 clock, cpu = before - start - evaluating
                 tell(agent.timesteps, cpu if backend == "local" else clock, mean)
             evaluating += _clocks() - before
-        clock, cpu = _clocks() - start - evaluating
-        return Measurement(
-            backend=backend,
-            solved=solved,
-            steps=agent.timesteps,
-            mean_return=round(mean if solved else best, 2),
-            clock_seconds=round(float(clock), 1),
-            cpu_seconds=round(float(cpu), 1),
-        )
+        clock, cpu = (round(float(seconds), 1) for seconds in _clocks() - start - evaluating)
+        return Measurement(backend, solved, agent.timesteps, round(mean if solved else best, 2), clock, cpu)
 
 
 def prepare(task: Task, backend: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from raypid.errors import Diverged, Halted
 from raypid.loops.loops import Context
@@ -44,8 +44,7 @@ def write_post_mortem(
     return f"{kept}; {there}."
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """How far a run was when an iteration ended."""
 
     counters: Mapping[str, float]
