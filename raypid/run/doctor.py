@@ -436,22 +436,20 @@ def updates(run: RunFolder) -> Findings:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
+_DIED = "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."
 _LOST = {
-    "workers": ("workers that died", "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."),
+    "workers": ("workers that died", _DIED),
     "timeouts": ("workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s. max_restarts bounds them."),
     "nodes": ("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room."),
     "fragments": ("fragments that were lost with their node", ""),
     "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
     "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode, max_restarts bounds them."),
-    "parameter_servers": ("parameter servers that died", "Out of memory? max_restarts bounds them."),
-    "learners": ("learners that died or did not answer", "errors.txt says when. Out of memory? max_restarts bounds them."),
     "updates": ("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
     "shards": ("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
     "replay_rows": ("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
-    "shared_parameters": ("shared parameters that died", "Out of memory? max_restarts bounds them."),
     "rollbacks": ("returns of a diverged learner to its last good checkpoint", "max_rollbacks bounds them."),
 }  # fmt: skip
-"""The name behind lost/ -> what it counts, what helps."""
+"""The name behind lost/ -> what it counts, what helps; other names say themselves what they count."""
 
 
 def _counted(run: RunFolder, key: str) -> float:
@@ -466,7 +464,7 @@ def losses(run: RunFolder) -> Findings:
     steps, hours = run.last("timesteps_total", 0.0), run.last("time_total_s", 0.0) / 3600
     for key in sorted(k for k in run.keys if k.startswith("lost/") and k != "lost/stale"):
         name, count = key.removeprefix("lost/"), _counted(run, key)
-        what, advice = _LOST.get(name, (f"lost {name.replace('_', ' ')}", ""))
+        what, advice = _LOST.get(name, (f"lost {name.replace('_', ' ')}", _DIED))
         rates = {"per_hour": count / hours if hours else None, "per_1000_steps": 1e3 * count / steps if steps else None}
         settings = {setting: run.setting(setting) for setting in re.findall(r"[a-z]+_[a-z_]+", advice)}
         if name == "rollbacks":
@@ -623,11 +621,8 @@ def crowding(run: RunFolder) -> Findings:
 
 def below_known(run: RunFolder) -> Findings:
     """A run that used up its budget, and whose evaluations all stayed well below what the environment is known to allow."""
-    evaluated = run.finite("evaluation/episode_reward_mean")
-    if not len(evaluated) or not COUNTS & run.reached:
-        return
-    best = float(evaluated.max())
-    known = shortfall(run.params, best, run.last("timesteps_total", 0.0))
+    best = float(max(run.finite("evaluation/episode_reward_mean"), default=math.inf))
+    known = shortfall(run.params, best, run.last("timesteps_total", 0.0)) if COUNTS & run.reached else None
     if known is not None:
         text = f"It ended well below {known.value:g}, which is known for {run.env} ({known.source})."
         tried = [f"`{one.command}` ({one.why})" for one in remedies(run.algorithm, run.params, known.value)]
