@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from raypid.cli.check_env import positive
 from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError, shown
-from raypid.plugins.registry import suggest
+from raypid.plugins.registry import did_you_mean
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -119,10 +119,7 @@ def _entry(name: str | None) -> tuple[str, str]:
         raise UserError(
             f"{name} has no record to compare with: `raypid tune` has saved it. `raypid train --tuned {name}` uses it."
         )
-    without_version = {bare(known): known for known in entries}
-    near = [without_version[found] for found in suggest(bare(name), without_version)]
-    meant = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise UserError(f"There are no tuned settings called {shown(name)}.{meant} {_LIST}")
+    raise UserError(f"There are no tuned settings called {shown(name)}.{did_you_mean(bare(name), entries)} {_LIST}")
 
 
 def _show_record(task: Task, recorded: Record | None, limit: float) -> None:

@@ -470,9 +470,8 @@ def losses(run: RunFolder) -> Findings:
         if name == "rollbacks":
             advice = f"{_against_divergence(run)} {advice}"
         if count:
-            yield Finding(
-                "losses", "warning", f"Number of {what}: {count:,.0f}.", {key: count, **rates, **settings}, advice
-            )
+            text = f"Number of {what}: {count:,.0f}."
+            yield Finding("losses", "warning", text, {key: count, **rates, **settings}, advice)
 
 
 def stale(run: RunFolder) -> Findings:
@@ -590,11 +589,13 @@ def evaluations(run: RunFolder) -> Findings:
         return
     interval = run.setting("evaluation_interval")
     numbers = {"seconds": seconds, "evaluations": len(planned), "iterations": len(run.results)}
-    numbers |= {"episodes_each": planned.mean(), "evaluation_interval": interval}
+    settings = {"episodes_each": planned.mean(), "evaluation_interval": interval}
     advice = "Lower evaluation_num_episodes, or bound the length of episodes (time_limit)."
     if interval is not None:
         advice = "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
-    yield Finding("speed", "warning", f"Evaluations take {seconds / total:.0%} of the time.", numbers, advice)
+    yield Finding(
+        "speed", "warning", f"Evaluations take {seconds / total:.0%} of the time.", {**numbers, **settings}, advice
+    )
 
 
 def ratio(run: RunFolder) -> Findings:
