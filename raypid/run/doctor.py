@@ -244,10 +244,8 @@ def divergence(run: RunFolder) -> Findings:
         text = f"It diverged: learner/{name} was not finite from step {step:,.0f} on, {until}."
         numbers = {"iteration": iteration, "step": step, "iterations_not_finite": len(rows), "lr": lr}
         yield Finding("learning", "error", text, numbers, advice)
-    for name in _FINITE:
+    for name in [name for name in _FINITE if f"learner/{name}" in run.keys]:
         values = np.abs(run.finite(f"learner/{name}"))
-        if not len(values):
-            continue
         part = max(1, len(values) // 5)
         early, late = (float(np.median(x)) for x in (values[:part], values[-part:]))
         numbers = {"first": early, "last": late, "lr": lr}
@@ -511,10 +509,9 @@ def _seconds(run: RunFolder, rows: slice = slice(None)) -> dict[str, float]:
 def _speed(run: RunFolder, rows: slice = slice(None)) -> float | None:
     """Environment steps a second in these iterations, without evaluations; None if not known."""
     evaluation = np.nan_to_num(run.column("timing/evaluation")[rows], posinf=0.0)
-    seconds = run.column("time_this_iter_s")[rows] - evaluation
-    steps = run.column("env_steps_per_s")[rows] * seconds
-    total = _sum(np.where(np.isfinite(steps), seconds, 0.0))
-    return _sum(steps) / total if total > 0 else None
+    speed, seconds = run.column("env_steps_per_s")[rows], run.column("time_this_iter_s")[rows] - evaluation
+    known = np.isfinite(speed * seconds)
+    return float(np.average(speed[known], weights=seconds[known])) if seconds[known].sum() > 0 else None
 
 
 def shares(run: RunFolder) -> dict[str, float]:

@@ -109,17 +109,14 @@ class Remarks:
 
     def summary(self, result: Mapping[str, float], reason: str, saved: Path | None) -> list[tuple[str, str]]:
         """The lines at the end, as (label, text). `saved`: the newest checkpoint; None: there is nothing to go on from."""
-        rewards, count = self.agent.rewards, len(self.agent.rewards)
-        lines = [("ended", reason)]
+        rewards, returns = self.agent.rewards, "no episode has ended yet" if result else ""
         if rewards:
-            mean = f"{return_text(sum(rewards) / count)} (mean of the last {count} episodes)"
-            lines.append(("training return", mean))
-        elif result:
-            lines.append(("training return", "no episode has ended yet"))
-        lines += [("best policy", self._best()), *self._below_known(reason), *self._effort()]
-        lines.append(("folder", str(self.folder)))
+            returns = f"{return_text(sum(rewards) / len(rewards))} (mean of the last {len(rewards)} episodes)"
+        lines = [("ended", reason), ("training return", returns), ("best policy", self._best())]
+        lines += [*self._below_known(reason), *self._effort(), ("folder", str(self.folder))]
         commands = self._next(result, reason) if saved is not None else []
-        return lines + [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+        lines += [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+        return [(label, text) for label, text in lines if text]
 
     def _best(self) -> str:
         if self.best.score is not None:
