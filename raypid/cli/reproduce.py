@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +72,15 @@ def main(options: argparse.Namespace) -> int:
     from raypid.settings.tuned import FIRST_SEED, record
 
     task, recorded = TUNED_TASKS[algorithm, env], record(algorithm, env)
-    limit = options.limit or task.seconds
+    task = replace(task, seconds=options.limit or task.seconds)
     seeds = options.seeds or [max((FIRST_SEED - 1, *(recorded.seeds if recorded else ()))) + 1]
     prepare(task, task.backends[0])
     if not options.json:
-        _show_record(task, recorded, limit)
+        _show_record(task, recorded)
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         tell = None if options.json else partial(_show_row, f"seed {seed}")
-        found = measure(task, seed, task.backends[0], limit=limit, tell=tell)
+        found = measure(task, seed, task.backends[0], tell)
         row = {"seed": seed, "reached": found.solved, "return": found.mean_return, "seconds": found.seconds}
         rows.append({**row, "steps": found.steps, "remark": _remark(found, recorded)})
         if tell is not None:
@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
     reached = sum(row["reached"] for row in rows)
     is_reproduced = reached == len(rows)
     if options.json:
-        about = {"name": f"{algorithm}:{env}", "goal": task.threshold, "limit": limit}
+        about = {"name": f"{algorithm}:{env}", "goal": task.threshold, "limit": task.seconds}
         compared = {"reproduced": recorded and is_reproduced, "recorded": recorded and asdict(recorded)}
         here = {"versions": versions(env), "other_versions": other_versions(recorded) if recorded else ""}
         print(json.dumps({**about, **compared, "seeds": rows, **here}))
@@ -96,7 +96,7 @@ def main(options: argparse.Namespace) -> int:
         outcome = "Reached" if recorded is None else "Reproduced"
         outcome = outcome if is_reproduced else f"Not {outcome.lower()}"
         counted = f"{reached} of {len(rows)} seed{'s' * (len(rows) > 1)}"
-        print(f"{outcome}: {counted} reached {task.threshold:g}, within {limit:g} s of training each.")
+        print(f"{outcome}: {counted} reached {task.threshold:g}, within {task.seconds:g} s of training each.")
     return 0 if is_reproduced else 1
 
 
@@ -122,11 +122,11 @@ def _entry(name: str | None) -> tuple[str, str]:
     raise UserError(f"There are no tuned settings called {shown(name)}.{did_you_mean(bare(name), entries)} {_LIST}")
 
 
-def _show_record(task: Task, recorded: Record | None, limit: float) -> None:
+def _show_record(task: Task, recorded: Record | None) -> None:
     from raypid.run.reproduce import CHECK_EPISODES, CONFIRM_EPISODES, other_versions
     from raypid.settings.tuned import cells
 
-    print(f"{task.algo} on {task.env} with tuned settings, at most {limit:g} s of training a seed.")
+    print(f"{task.algo} on {task.env} with tuned settings, at most {task.seconds:g} s of training a seed.")
     print(
         f"Goal: a mean return of {task.threshold:g} in a greedy evaluation of {CHECK_EPISODES} episodes, confirmed by one of {CONFIRM_EPISODES}."
     )

@@ -24,7 +24,7 @@ CHECK_EPISODES, CONFIRM_EPISODES = 10, 50
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One algorithm on one environment: the mean return to reach, and the most seconds that it may take."""
+    """One algorithm on one environment: the mean return to reach, and the most seconds of training that it may take, by the clock."""
 
     algo: str
     env: str
@@ -108,26 +108,20 @@ Tell = Callable[[int, float, float], None]
 """Gets (environment steps, seconds as recorded, mean return) of each evaluation that does not reach the goal."""
 
 
-def measure(
-    task: Task, seed: int, backend: str, *, limit: float | None = None, tell: Tell | None = None
-) -> Measurement:
+def measure(task: Task, seed: int, backend: str, tell: Tell | None = None) -> Measurement:
     """Train until two greedy evaluations in a row reach the task's threshold, or the time is over.
-
-    Args:
-        limit: most seconds of training, by the clock; None: the task's.
 
     Raises:
         UserError: a package is missing or a setting does not fit; nothing has been trained then.
     """
-    config, limit = task.config_on(backend), limit or task.seconds
     prepare(task, backend)
     start, evaluating, due, solved, best = _clocks(), np.zeros(2), task.every, False, float("-inf")
-    with Agent(run=task.algo, env=task.env, seed=seed, config=config) as agent:
+    with Agent(run=task.algo, env=task.env, seed=seed, config=task.config_on(backend)) as agent:
         is_over = False
         while not solved and not is_over:
             agent.train()
             before = _clocks()
-            is_over = (before - start - evaluating)[0] >= limit
+            is_over = (before - start - evaluating)[0] >= task.seconds
             if agent.timesteps < due and not (is_over and best == float("-inf")):
                 continue
             due = agent.timesteps + task.every

@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_return_and_evaluations_are_told() -> None:
 
 
 def test_a_limit_ends_it_with_a_return() -> None:
-    found = measure(TUNED_TASKS["PPO", "CartPole-v1"], 0, "local", limit=0.001)
+    found = measure(replace(TUNED_TASKS["PPO", "CartPole-v1"], seconds=0.001), 0, "local")
     assert not found.solved and 0 < found.mean_return < 475 and found.steps < 2_000
 
 
