@@ -110,16 +110,17 @@ def _entry(name: str | None) -> tuple[str, str]:
     from raypid.settings import saved as saved_settings
     from raypid.settings.tuned import TUNED
 
-    entries = {f"{algorithm}:{env}": (algorithm, env) for algorithm, env in TUNED}
     if name is None:
         raise UserError(f"Name an entry: raypid reproduce PPO:CartPole-v1. {_LIST}")
-    if (entry := next((entries[known] for known in entries if known.lower() == name.lower()), None)) is not None:
-        return entry
+    if same := [entry for entry in TUNED if ":".join(entry).lower() == name.lower()]:
+        return same[0]
     if name in saved_settings.names():
         raise UserError(
             f"{name} has no record to compare with: `raypid tune` has saved it. `raypid train --tuned {name}` uses it."
         )
-    raise UserError(f"There are no tuned settings called {shown(name)}.{did_you_mean(bare(name), entries)} {_LIST}")
+    raise UserError(
+        f"There are no tuned settings called {shown(name)}.{did_you_mean(bare(name), map(':'.join, TUNED))} {_LIST}"
+    )
 
 
 def _show_record(task: Task, recorded: Record | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -102,11 +102,11 @@ _BY_ENVIRONMENT: dict[str, list[object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All settings of a run, with their origins. `print` shows what differs from the defaults."""
+    """All settings of a run, with their origins. `print` shows those that differ from the defaults."""
 
     title: str
     rows: Sequence[Row]
-    changes: Sequence[Change] = field(default_factory=list)
+    changes: Sequence[Change] = ()
     """What has been changed since the run began."""
     placement: Sequence[NodeShare] = ()
     """What each node gets of the processes of a run on Ray."""
@@ -125,10 +125,9 @@ class Explanation:
             group: [line for row in seen if row.group == group for line in _lines(row, width, column)]
             for group in _ORDER
         }
-        parts["placement (workers and learners reserve CPUs, nothing else does)"] = _placement_lines(
-            self.placement, width
-        )
+        placed = _placement_lines(self.placement, width)
         changes = [textwrap.wrap(described(change), width - 2) for change in self.changes]
+        parts["placement (workers and learners reserve CPUs, nothing else does)"] = placed
         parts["changed since the run began"] = [f"  {line}" for lines in changes for line in lines]
         lines = [self.title, *(line for title, part in parts.items() if part for line in (title, *part))]
         hidden = sum(row.is_plain for row in self.rows)
