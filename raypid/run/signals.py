@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import ClassVar, TypeAlias
 
+from raypid.envs.closing import ENDS
+
 TWICE_S = 5.0
 """Seconds after a run that Ctrl-C has ended in which another one ends the next run at once, so that a loop over runs ends."""
 
@@ -22,13 +24,9 @@ Handler: TypeAlias = Callable[[int, FrameType | None], object]
 @contextlib.contextmanager
 def signals_call(handler: Handler) -> Iterator[Mapping[int, Handler | int | None]]:
     """Let Ctrl-C, SIGTERM and SIGHUP (but not under nohup) call `handler`, in the main thread; gives what they called before."""
-    if threading.current_thread() is not threading.main_thread():
-        yield {}
-        return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        numbers.append(signal.SIGHUP)
-    before = {int(number): signal.signal(number, handler) for number in numbers}
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    numbers = [n for n in ENDS if n in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(n) is not signal.SIG_IGN]
+    before = {int(number): signal.signal(number, handler) for number in numbers if in_main_thread}
     try:
         yield before
     finally:
