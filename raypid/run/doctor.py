@@ -565,9 +565,7 @@ def course(run: RunFolder) -> Findings:
     text = f"It became slower, from {fast:,.0f} to {slow:,.0f} steps a second, most of it in the {PARTS[part][0]}."
     numbers = {"first_steps_per_s": fast, "last_steps_per_s": slow}
     numbers |= {f"{part}_us_per_step_first": before[part], f"{part}_us_per_step_last": after[part]}
-    advice = (
-        "Does it do more work as the run goes on, or does its memory grow? Other work on the machine looks the same."
-    )
+    advice = "Does it do more work as the run goes on? Does its memory grow? Other work on the machine looks the same."
     yield Finding("speed", "warning", text, numbers, advice)
 
 
@@ -590,9 +588,8 @@ def evaluations(run: RunFolder) -> Findings:
     advice = "Lower evaluation_num_episodes, or bound the length of episodes (time_limit)."
     if interval is not None:
         advice = "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
-    yield Finding(
-        "speed", "warning", f"Evaluations take {seconds / total:.0%} of the time.", {**numbers, **settings}, advice
-    )
+    text = f"Evaluations take {seconds / total:.0%} of the time."
+    yield Finding("speed", "warning", text, {**numbers, **settings}, advice)
 
 
 def ratio(run: RunFolder) -> Findings:

@@ -137,10 +137,9 @@ class Explanation:
 
     def adapted(self) -> str:
         """What raypid chose by the environment and the cores, where that is not the usual value: "n_step 3, gamma 0.98"; "" for nothing."""
-        found = (row for row in self.rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT)
-        return ", ".join(
-            f"{row.name} {shown(row.value)}" for row in found if row.value not in _BY_ENVIRONMENT[row.name]
-        )
+        chosen = [row for row in self.rows if row.kind == "adapted" and row.name in _BY_ENVIRONMENT]
+        unusual = [row for row in chosen if row.value not in _BY_ENVIRONMENT[row.name]]
+        return ", ".join(f"{row.name} {shown(row.value)}" for row in unusual)
 
     def as_dict(self) -> dict[str, Any]:
         """The explanation as JSON: {"settings": {name: {value, from, detail, default, group, replaced}}, "changes": [...], "placement": [{node,
