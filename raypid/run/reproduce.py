@@ -115,26 +115,24 @@ def measure(task: Task, seed: int, backend: str, tell: Tell | None = None) -> Me
         UserError: a package is missing or a setting does not fit; nothing has been trained then.
     """
     prepare(task, backend)
-    start, evaluating, due, solved, best = _clocks(), np.zeros(2), task.every, False, float("-inf")
+    start, spent, due, solved, best = _clocks(), np.zeros(2), task.every, False, float("-inf")
     with Agent(run=task.algo, env=task.env, seed=seed, config=task.config_on(backend)) as agent:
         is_over = False
         while not solved and not is_over:
             agent.train()
-            before = _clocks()
-            is_over = (before - start - evaluating)[0] >= task.seconds
-            if agent.timesteps < due and not (is_over and best == float("-inf")):
-                continue
-            due = agent.timesteps + task.every
-            mean = agent.eval(CHECK_EPISODES)["episode_reward_mean"]
-            if mean >= task.threshold:
-                mean = agent.eval(CONFIRM_EPISODES, seed=seed + 500_000)["episode_reward_mean"]
-                solved = mean >= task.threshold
-            best = max(best, mean)
-            if tell is not None and not solved:
-                clock, cpu = before - start - evaluating
-                tell(agent.timesteps, cpu if backend == "local" else clock, mean)
-            evaluating += _clocks() - before
-        clock, cpu = (round(float(seconds), 1) for seconds in _clocks() - start - evaluating)
+            spent += _clocks() - start  # the first time with the start of the agent, always without evaluations
+            is_over = spent[0] >= task.seconds
+            if agent.timesteps >= due or (is_over and best == float("-inf")):
+                due = agent.timesteps + task.every
+                mean = agent.eval(CHECK_EPISODES)["episode_reward_mean"]
+                if mean >= task.threshold:
+                    mean = agent.eval(CONFIRM_EPISODES, seed=seed + 500_000)["episode_reward_mean"]
+                    solved = mean >= task.threshold
+                best = max(best, mean)
+                if tell is not None and not solved:
+                    tell(agent.timesteps, spent[1 if backend == "local" else 0], mean)
+            start = _clocks()
+        clock, cpu = (round(float(seconds), 1) for seconds in spent)
         return Measurement(backend, solved, agent.timesteps, round(mean if solved else best, 2), clock, cpu)
 
 
