@@ -21,21 +21,17 @@ _GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
 """What asking roles raises that are gone for good."""
 
 
-def write_post_mortem(
-    folder: Path, error: Diverged, about: Mapping[str, object], write_policy: Callable[[Path], None]
-) -> str:
+def write_post_mortem(folder: Path, error: Diverged, about: checkpoint.Entries, writer: checkpoint.ExtraWriter) -> str:
     """Write `folder`/diverged in one piece, in the place of an earlier one; returns where it is, or why not, as a sentence.
 
     Args:
         about: entries of its manifest besides what the error says.
-        write_policy: writes the policy with the last good weights into a folder.
+        writer: writes the policy with the last good weights beside it.
     """
     manifest = {**about, "what": error.what, "advice": error.advice, "timesteps_total": error.timesteps}
-    state: dict[str, object] = {"batch": error.batch}
     try:
-        place = checkpoint.save_checkpoint(
-            folder, DIVERGED, state, manifest=manifest, extra_writer=lambda place: write_policy(place / "policy")
-        )
+        batch: checkpoint.Entries = {"batch": error.batch}
+        place = checkpoint.save_checkpoint(folder, DIVERGED, batch, manifest=manifest, extra_writer=writer)
         kept = f"The batch and the last good weights are in {place}"
     except (OSError, RuntimeError) as failure:
         kept = f"The batch could not be kept ({str(failure).rstrip('.')})"

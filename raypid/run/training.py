@@ -363,7 +363,7 @@ class Training:
         if self.out is not None:
             about = {"algorithm": self.run, "config": self.plain_config(), "rollbacks": self.rollbacks}
             good = self.backend.get(self.context.weights.newest)
-            error.kept = write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
+            error.kept = write_post_mortem(self.out, error, about, lambda at: self.write_policy(at / "policy", good))
         if self.rollbacks:
             rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
             start = f" At the start, {rates}." if rates else ""
