@@ -115,7 +115,7 @@ class Remarks:
         lines = [("ended", reason), ("training return", returns), ("best policy", self._best())]
         lines += [*self._below_known(reason), *self._effort(), ("folder", str(self.folder))]
         commands = self._next(result, reason) if saved is not None else []
-        lines += [("next" if i == 0 else "", command) for i, command in enumerate(commands)]
+        lines += zip(("next", ""), commands)
         return [(label, text) for label, text in lines if text]
 
     def _best(self) -> str:
@@ -138,12 +138,10 @@ class Remarks:
         if known is None:
             return []
         tried = remedies(agent.run, agent.plain_config(), known.value, python=self._speaks_python())
-        lines = [line for one in tried for line in (f"{one.why}:", one.command)]
         doctor = f"{'!' * self.notebook}{quoted('raypid doctor', self.folder)}"
-        return [
-            ("solved at", f"{known.value:g} ({known.source}); this run reached {return_text(reached)}"),
-            *(("try" if i == 0 else "", line) for i, line in enumerate([*lines, doctor])),
-        ]
+        first, *rest = [*(line for one in tried for line in (f"{one.why}:", one.command)), doctor]
+        solved = f"{known.value:g} ({known.source}); this run reached {return_text(reached)}"
+        return [("solved at", solved), ("try", first), *(("", line) for line in rest)]
 
     def _effort(self) -> list[tuple[str, str]]:
         """Steps and seconds, and what the seconds were spent on."""

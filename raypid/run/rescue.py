@@ -30,8 +30,8 @@ def write_post_mortem(folder: Path, error: Diverged, about: checkpoint.Entries, 
     """
     manifest = {**about, "what": error.what, "advice": error.advice, "timesteps_total": error.timesteps}
     try:
-        batch: checkpoint.Entries = {"batch": error.batch}
-        place = checkpoint.save_checkpoint(folder, DIVERGED, batch, manifest=manifest, extra_writer=writer)
+        state = {"batch": error.batch}
+        place = checkpoint.save_checkpoint(folder, DIVERGED, state, manifest=manifest, extra_writer=writer)
         kept = f"The batch and the last good weights are in {place}"
     except (OSError, RuntimeError) as failure:
         kept = f"The batch could not be kept ({str(failure).rstrip('.')})"
