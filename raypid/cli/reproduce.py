@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _LIST = "`raypid list tuned` shows all."
 _MOST_SEEDS = 1000
-_LARGEST_SEED = 2**31 - 1
 _WIDTHS = (10, 33, 22, 22)
 """Of the columns: seed, steps, return, seconds. A remark follows."""
 
@@ -54,7 +53,7 @@ def read_seeds(text: str) -> list[int]:
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part, re.ASCII)
         found = range(int(ends[1]), int(ends[2] or ends[1]) + 1) if ends else range(0)
-        if not 0 < len(found) <= _MOST_SEEDS or found[-1] > _LARGEST_SEED:
+        if not 0 < len(found) <= _MOST_SEEDS:
             valid = f"whole numbers such as 0,1,5 or a range such as 1000-1002, of {_MOST_SEEDS} at most"
             raise argparse.ArgumentTypeError(f"takes {valid}, not {shown(text)}")
         seeds += found
