@@ -40,7 +40,7 @@ def check_update(algorithm: Algorithm[Config], update: Update, batch: object, ti
     largest = _largest_reward(algorithm.config, batch, state)
     if largest > HUGE_REWARD:
         what += f" (rewards reach {largest:.3g})"
-    raise Diverged(what, _advice(algorithm.config, huge=largest > HUGE_REWARD), state, timesteps)
+    raise Diverged(what, advice(algorithm.config, huge=largest > HUGE_REWARD), state, timesteps)
 
 
 @quiet
@@ -115,8 +115,8 @@ def _largest_reward(config: Config, batch: object, state: dict[str, object]) -> 
     return min(largest * abs(config.reward_scale), math.inf if config.reward_clip is None else config.reward_clip)
 
 
-def _advice(config: Config, *, huge: bool) -> str:
-    """The settings to look at."""
+def advice(config: Config, *, huge: bool) -> str:
+    """The settings to look at after a divergence. `huge`: rewards reach HUGE_REWARD."""
     rewards = ("normalize_rewards", "reward_clip", "reward_scale")
     scales = [name for name in rewards if name not in config.no_effect]
     if huge and scales:

@@ -15,12 +15,14 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from raypid.errors import UserError, one_line
+from raypid.errors import ConfigError, UserError, one_line
 from raypid.plugins.registry import ALGORITHMS
 from raypid.report.panel import PARTS, bottleneck
 from raypid.report.runs import why_without_results
+from raypid.roles.divergence import HUGE_REWARD, advice
 from raypid.run.known_return import remedies, shortfall
 from raypid.runtime.resources import num_cores
+from raypid.settings.config import Config
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, described, later
 from raypid.storage.neighbours import nothing_at, refuse_file
@@ -51,6 +53,8 @@ BINDS, MANY_EVALUATIONS = 0.6, 0.2
 """Shares of the time: of the part that binds, and of evaluations that are too many."""
 MANY_STALE, OLD_WEIGHTS, RATIO_OFF = 0.05, 10.0, 0.1
 """Share of the steps that was dropped; mean staleness in updates; distance of samples_per_insert from the setting."""
+_ADVISED = ("lr", "max_grad_norm", "normalize_rewards", "reward_")
+"""How the settings begin that help against a divergence."""
 _FINITE = ("policy_loss", "value_loss", "critic_loss", "loss", "q", "td_error", "entropy", "kl", "grad_norm", "alpha")
 """Metrics of learners that are finite wherever they are reported, unless the learner has diverged."""
 
@@ -209,24 +213,18 @@ def _diverged(run: RunFolder) -> bool:
 
 
 def _against_divergence(run: RunFolder) -> str:
-    """Say what helps against a divergence: what the run itself said, or else the settings that are off and would have an effect."""
+    """Say what helps against a divergence: what the run itself said, or else what it would say of its settings and returns."""
     with contextlib.suppress(UserError):
         manifest: Mapping[str, object] = checkpoint.read_manifest(run.path / DIVERGED)
-        if advice := manifest.get("advice"):
-            return one_line(advice)
-    name = str(run.params.get("run"))
-    idle = ALGORITHMS.get(name).Config.no_effect if ALGORITHMS.is_own(name) else {}
-    bounds = [setting for setting in ("normalize_rewards", "reward_clip") if setting not in idle]
-    off = {key for key in ("max_grad_norm", *bounds) if any(run.params.get(key, 0) is x for x in (None, False))}
-    is_unbounded = bool(bounds) and off.issuperset(bounds)
-    extremes = [run.finite(f"episode_reward_{key}") for key in ("min", "max")]
-    if is_unbounded and any((np.abs(x) > HUGE).any() for x in extremes):
-        return f"Rewards are huge: bound them ({', '.join([*bounds, 'reward_scale'])})."
-    rates = [name for name in ("lr", "lr_critic") if run.setting(name) is not None]
-    steps = [f"Lower {' and '.join(rates) or 'lr'}"]
-    steps += ["bound gradients (max_grad_norm)"] if "max_grad_norm" in off else []
-    steps += [f"bound rewards ({', '.join(bounds)})"] if is_unbounded else []
-    return f"{'; '.join(steps)}."
+        if said := manifest.get("advice"):
+            return one_line(said)
+    config = ALGORITHMS.get(run.algorithm).Config() if ALGORITHMS.is_own(run.algorithm) else Config()
+    named = [key for key in config.to_dict() if key in run.params and key.startswith(_ADVISED)]
+    with contextlib.suppress(ConfigError):
+        config = config.replace({key: run.params[key] for key in named})
+    extremes = np.abs([*run.finite("episode_reward_min"), *run.finite("episode_reward_max")])
+    huge = not config.normalize_rewards and bool((extremes > HUGE_REWARD).any())
+    return f"{'Returns are huge. ' if huge else ''}{advice(config, huge=huge)}"
 
 
 def divergence(run: RunFolder) -> Findings:
