@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LIST = "`raypid list tuned` shows all."
 _MOST_SEEDS = 1000
 _WIDTHS = (10, 33, 22, 22)
-"""Of the columns: seed, steps, return, seconds. A remark follows."""
+"""Widths of the columns seed, steps, return and seconds. A remark follows."""
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:

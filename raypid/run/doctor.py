@@ -549,7 +549,7 @@ def binding(run: RunFolder) -> Findings:
 
 
 def course(run: RunFolder) -> Findings:
-    """A run that became slower: compares the speed of its last iterations, a quarter, with that of the first, once it learns."""
+    """A run that became slower: compares the speed of the last quarter of its iterations with that of the first, once it learns."""
     learns = np.flatnonzero(run.column("learner_updates_total") > 0)[1:]  # the first update takes longest
     if len(learns) < 12 or _sum(run.column("time_this_iter_s")[learns]) < SLOWED_AFTER_S:
         return
@@ -581,13 +581,13 @@ def evaluations(run: RunFolder) -> Findings:
     if not total or seconds < MANY_EVALUATIONS * total or len(planned) < 3:
         return
     interval = run.setting("evaluation_interval")
-    numbers = {"seconds": seconds, "evaluations": len(planned), "iterations": len(run.results)}
-    settings = {"episodes_each": planned.mean(), "evaluation_interval": interval}
+    numbers: dict[str, float | None] = {"seconds": seconds, "evaluations": len(planned)}
+    numbers |= {"iterations": len(run.results), "episodes_each": planned.mean(), "evaluation_interval": interval}
     advice = "Lower evaluation_num_episodes, or bound the length of episodes (time_limit)."
     if interval is not None:
         advice = "Raise evaluation_interval, or leave it out (about a tenth of the time then); lower evaluation_num_episodes."
     text = f"Evaluations take {seconds / total:.0%} of the time."
-    yield Finding("speed", "warning", text, {**numbers, **settings}, advice)
+    yield Finding("speed", "warning", text, numbers, advice)
 
 
 def ratio(run: RunFolder) -> Findings:
