@@ -227,8 +227,6 @@ def _lines(row: Row, width: int, column: int) -> list[str]:
 
 
 def _named(source: Source) -> str:
-    if source.detail == USUAL:
-        return USUAL
     return f"{source.kind}{':' * (source.kind == 'adapted')} {source.detail}".rstrip(" ")
 
 
