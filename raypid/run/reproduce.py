@@ -154,20 +154,16 @@ def _clocks() -> Array:
 
 def versions(env: str) -> dict[str, str]:
     """Installed versions {package: version} of what determines returns: raypid, Gymnasium and the environment's package."""
-    return {
-        package: str(importlib.import_module(package).__version__)
-        for package in dict.fromkeys(("raypid", "gymnasium", package_of(env)))
-    }
+    packages = dict.fromkeys(("raypid", "gymnasium", package_of(env)))
+    return {package: str(importlib.import_module(package).__version__) for package in packages}
 
 
 def other_versions(record: Record) -> str:
     """Say which packages have another version here than in the record; "" if they agree or the record has no versions."""
-    changed = [
-        f"{package} is {here}, recorded with {' and '.join(record.versions[package])}"
-        for package, here in versions(record.env).items()
-        if package in record.versions and record.versions[package] != (here,)
-    ]
-    return f"{'; '.join(changed)}: returns may differ." if changed else ""
+    here = versions(record.env)
+    changed = [name for name, version in here.items() if record.versions.get(name, (version,)) != (version,)]
+    texts = [f"{name} is {here[name]}, recorded with {' and '.join(record.versions[name])}" for name in changed]
+    return f"{'; '.join(texts)}: returns may differ." if texts else ""
 
 
 def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
