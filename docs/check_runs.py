@@ -25,7 +25,7 @@ from raypid.plugins.registry import ENVS, NETWORKS
 from raypid.run.known_keys import KnownKeys, check_stop, known_keys
 from raypid.settings.config import Config, ModelConfig, canonical, given_names, overlay
 from raypid.settings.files import _written, read_run, read_values
-from raypid.settings.marked import _read_yaml
+from raypid.settings.marked import parse_marked
 from raypid.settings.stops import read_stop
 from raypid.sweep.experiment import experiments_from
 from raypid.sweep.variants import variants
@@ -300,7 +300,7 @@ def run_file_problems(text: str) -> list[str]:
     """What raypid would refuse in a YAML file of settings, of a run, or of experiments."""
     return [
         f"raypid refuses a run file: {told}"
-        for told in _asked(lambda: check_experiments(_read_yaml("file", text).values))
+        for told in _asked(lambda: check_experiments(parse_marked("file", text).values))
     ]
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raypid.errors import ConfigError, reason, shown
 from raypid.storage.neighbours import near
@@ -22,8 +22,22 @@ if TYPE_CHECKING:
 MAX_BYTES = 10_000_000
 """Size of the largest file that is read."""
 Keys = tuple[str | int, ...]
+EXAMPLE = (
+    "{run: PPO, env: CartPole-v1, stop: {time_total_s: 60}, config: {lr: 0.001}}, or NAME: {...} for each of several"
+)
 _FLOAT = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)[eE][-+]?\d+|(\d+\.\d*|\.\d+))\Z")
 """What YAML 1.2 and JSON read as a number with a fraction or an exponent; YAML 1.1 takes 1e-3 for text."""
+_TAG = "tag:yaml.org,2002:"
+_FOREIGN = {f"{_TAG}{name}" for name in ("timestamp", "binary", "set", "omap", "pairs")}
+"""Types of YAML that JSON lacks. A date is text; the others are refused."""
+_USES = {
+    "params.json": "It is of a run: {0}/params.json repeats that run, resume={1} goes on with it, and init_from={1} starts from its weights.",
+    "experiment.json": "It is of an experiment: `raypid train --resume {0}` goes on with it, the params.json of a trial repeats that one.",
+    "best.json": "It is of a search: tuned={1} takes the settings that it has found.",
+}  # fmt: skip
+"""File that marks a folder which raypid has written -> what its files and folders are good for."""
+_WRITTEN = (*_USES, "policy.json", "manifest.json", "result.json")
+"""Files of JSON that raypid writes; of them only params.json holds settings to run with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +45,19 @@ class Marked:
     """What a file holds, and where."""
 
     path: str
-    values: dict[str, object]
+    """Begins messages: the file, or what else the values were given by."""
+    values: dict[str, Any]
     lines: Mapping[Keys, int] = field(default_factory=dict)
-    """Keys from the outermost inwards -> line, from 1."""
+    """Keys from the outermost inwards -> line, from 1. Empty if lines are not known."""
 
     def line(self, keys: Keys) -> int:
         """The line of what lies at these keys, or of what is around it."""
         return next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 1)
+
+    def error(self, message: object, keys: Keys = ()) -> ConfigError:
+        """An error about what lies at these keys; the message begins with the file, and the line where it is known."""
+        place = f"{self.path}:{self.line(keys)}" if self.lines else self.path
+        return ConfigError(f"{place}: {message}")
 
 
 def read_marked(path: str | Path) -> Marked:
@@ -54,190 +74,147 @@ def read_marked(path: str | Path) -> Marked:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-        text = raw.decode("utf-8-sig")
-        marked = _read_json(name, text) if name.endswith(".json") else _read_yaml(name, text)
+        return parse_marked(name, raw.decode("utf-8-sig"))
     except ConfigError:
         raise
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name} is no text file (byte {error.start:,} is not UTF-8): give YAML or JSON.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name} cannot be read: {reason(error)}.") from None
-    for keys, value in _leaves(marked.values, ()):
-        if isinstance(value, float) and math.isnan(value):
-            raise ConfigError(f"{name}:{marked.line(keys)}: {keys[-1]} is not a number (NaN).")
-        if not isinstance(value, str | int | float | None):
-            raise ConfigError(
-                f"{name}:{marked.line(keys)}: {keys[-1]} is a {type(value).__name__}: quote it to make it text."
-            )
-    return marked
 
 
 def check_file(name: str) -> None:
     """Check that there is a file of this name that may hold settings.
 
     Raises:
-        ConfigError: it is a web address, a folder, code, or there is none; the message has the nearest name in that folder.
+        ConfigError: it is a web address, a folder, code, something that raypid has written beside settings, or there is none; the
+            message has the nearest name in that folder.
     """
     given = shown(name)
     if re.match(r"\w+://", name):
         raise ConfigError(f"{given} is a web address, and files are read from this machine alone: download it first.")
     if os.path.isdir(name):
-        raise ConfigError(f"{given} is a folder: name a file. {_in_folder(name)}")
+        found = sorted(entry.name for entry in os.scandir(name) if entry.name.endswith((".yaml", ".yml", ".json")))[:3]
+        there = f"In it there is {', '.join(found)}." if found else "No YAML or JSON file is in it."
+        raise ConfigError(f"{given} is a folder: name a file. {_use_of(Path(name)) or there}")
     if not os.path.exists(name):
         raise ConfigError(f"There is no file {given}.{near(name, files=True)}")
     if not os.path.isfile(name):
         raise ConfigError(f"There is no file {given}: it is a device or a pipe.")
     if name.endswith((".py", ".ipynb")):
         raise ConfigError(f"{given} is code, not settings: run it with Python, or give a YAML or JSON file.")
+    path = Path(name)
+    if path.name in _WRITTEN and path.name != "params.json" and (use := _use_of(path.parent)):
+        raise ConfigError(f"{given} holds no settings of a run. {use}")
 
 
-def _in_folder(name: str) -> str:
-    """What to do with a folder that was given in place of a file."""
-    folder = Path(name)
-    run = next((place for place in (folder, *folder.parents) if (place / "params.json").is_file()), None)
-    if run is not None:
-        return f"It is of a run: {run / 'params.json'} repeats that, resume={str(run)!r} goes on with it."
-    if (folder / "experiment.json").is_file():
-        return f"It holds an experiment: `raypid train --resume {folder}` goes on with it, the params.json of a trial repeats that one."
-    if (folder / "best.json").is_file():
-        return f"It holds a search: tuned={str(folder)!r} takes the settings that it has found."
-    found = sorted(entry.name for entry in folder.glob("*") if entry.suffix in (".yaml", ".yml", ".json"))[:3]
-    return f"In it there is {', '.join(found)}." if found else "No YAML or JSON file is in it."
+def _use_of(folder: Path) -> str:
+    """What to do with a folder that raypid has written, or that lies in one; "" for any other."""
+    for place in (folder, *folder.parents):
+        if mark := next((name for name in _USES if (place / name).is_file()), ""):
+            return _USES[mark].format(place, repr(str(place)))
+    return ""
 
 
-def _leaves(value: object, keys: Keys) -> Iterator[tuple[Keys, object]]:
-    """Yield (keys, value) of all that is neither a mapping nor a list."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            yield from _leaves(part, (*keys, key))
-    elif isinstance(value, list):
-        for i, part in enumerate(value):
-            yield from _leaves(part, (*keys, i))
-    else:
-        yield keys, value
+def parse_marked(name: str, text: str) -> Marked:
+    """Parse the text of a file with this name.
 
-
-def _read_json(name: str, text: str) -> Marked:
+    Raises:
+        ConfigError: as `read_marked`.
+        ValueError: it is too deep or too large.
+    """
     import yaml
 
+    lines: dict[Keys, int] = {}
     try:
-        values = _mapping(name, read_json(text))
+        if name.endswith(".json"):
+            values = read_json(text)
+            with contextlib.suppress(yaml.YAMLError):  # nearly all JSON is YAML, whose parser knows lines
+                _composed(name, text.replace("\t", " "), lines)  # a tab of JSON can only lie between values
+        else:
+            values = _composed(name, text, lines)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{name}:{error.lineno}: this is not JSON: {error.msg} (column {error.colno}).") from None
-    try:  # JSON is nearly YAML, whose parser knows lines; a tab of JSON can only lie between values
-        return Marked(name, values, _compose(name, text.replace("\t", " "))[1])
-    except yaml.YAMLError:
-        return Marked(name, values)
-
-
-def _read_yaml(name: str, text: str) -> Marked:
-    import yaml
-
-    try:
-        values, lines = _compose(name, text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = " ".join(str(error.problem or error.context).split())
-        if "'\\t'" in problem:
-            problem = "there is a tab, and YAML is indented by spaces"
-        raise ConfigError(f"{name}:{mark.line + 1 if mark else 1}: this is not YAML: {problem}.") from None
-    except yaml.YAMLError as error:  # a character that no text has
-        raise ConfigError(f"{name} is not YAML: {reason(error)}.") from None
-    return Marked(name, _mapping(name, values), lines)
-
-
-def _mapping(name: str, values: object) -> dict[str, object]:
+    except yaml.YAMLError as error:
+        raise _no_yaml(name, error) from None
     if not isinstance(values, dict):
         kind = "holds a list" if isinstance(values, list) else "is no YAML or JSON of settings"
         what = "is empty" if values is None else kind
         raise ConfigError(f"{name} {what}; it must hold a mapping: {EXAMPLE}.")
-    return values
+    return Marked(name, values, lines)
 
 
-EXAMPLE = (
-    "{run: PPO, env: CartPole-v1, stop: {time_total_s: 60}, config: {lr: 0.001}}, or NAME: {...} for each of several"
-)
+def _no_yaml(name: str, error: yaml.YAMLError) -> ConfigError:
+    """The message about a text that is not YAML."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is None:  # a character that no text has
+        return ConfigError(f"{name} is not YAML: {reason(error)}.")
+    problem = " ".join(str(error.problem or error.context).split())  # type: ignore[attr-defined]
+    if "'\\t'" in problem:
+        problem = "there is a tab, and YAML is indented by spaces"
+    return ConfigError(f"{name}:{mark.line + 1}: this is not YAML: {problem}.")
 
 
-def _compose(name: str, text: str) -> tuple[object, dict[Keys, int]]:
-    """What YAML holds, and the lines."""
+def _composed(name: str, text: str, lines: dict[Keys, int]) -> object:
+    """What YAML holds; its lines are added to `lines`."""
     check_events(text)
-    lines: dict[Keys, int] = {}
     loader = _loader()(text)
+    loader.name = name
     try:
         node = loader.get_single_node()
         if node is None:
-            return None, lines
-        _check_keys(name, node, set())
+            return None
         values: object = loader.construct_document(node)
     finally:
         loader.dispose()
     check_size(values)
     _mark(node, (), lines)
-    return values, lines
+    return values
 
 
 @functools.cache
-def _loader() -> type[yaml.SafeLoader]:
-    """YAML's safe loader, but 1e-3 is a number, as in YAML 1.2, and a date is text."""
+def _loader() -> Any:
+    """YAML's safe loader, but 1e-3 is a number, as in YAML 1.2, a date is text, and keys are text that stands in a mapping once."""
     import yaml
 
     class Loader(yaml.SafeLoader):
+        yaml_constructors = {t: make for t, make in yaml.SafeLoader.yaml_constructors.items() if t not in _FOREIGN}
         yaml_implicit_resolvers = {
-            first: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
+            first: [(tag, pattern) for tag, pattern in found if tag not in _FOREIGN]
             for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("+-.0123456789"))
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            """Check the keys as they were written, before what they merge (`<<`) is written out."""
+            first: dict[str, int] = {}
+            keys = [] if node in self.checked else [key for key, _ in node.value]
+            for key in keys:
+                line = key.start_mark.line + 1
+                if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
+                    raise ConfigError(
+                        f"{self.name}:{line}: a name is text, which {shown(key.value)} is not: quote it, or take another."
+                    )
+                if key.value in first and key.tag != f"{_TAG}merge":
+                    raise ConfigError(
+                        f"{self.name}:{line}: {shown(key.value)} stands here twice, first in line {first[key.value]}."
+                    )
+                first[key.value] = line
+            node.is_checked = True
+            super().flatten_mapping(node)
+
+    Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("+-.0123456789"))
     return Loader
-
-
-def _check_keys(name: str, node: yaml.Node, seen: set[int]) -> None:
-    """Check that keys are text, and that none stands twice in one mapping: YAML would take the last.
-
-    Raises:
-        ConfigError: names the line, and for a key that stands twice both lines.
-    """
-    import yaml
-
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for part in node.value:
-            _check_keys(name, part, seen)
-    if not isinstance(node, yaml.MappingNode):
-        return
-    first: dict[str, int] = {}
-    for key, value in node.value:
-        line = key.start_mark.line + 1
-        if key.tag == _MERGE:
-            _check_keys(name, value, seen)
-            continue
-        if key.tag != "tag:yaml.org,2002:str":
-            raise ConfigError(
-                f"{name}:{line}: a name is text, which {shown(key.value)} is not: quote it, or take another."
-            )
-        if key.value in first:
-            raise ConfigError(f"{name}:{line}: {shown(key.value)} stands here twice, first in line {first[key.value]}.")
-        first[key.value] = line
-        _check_keys(name, value, seen)
-
-
-_MERGE = "tag:yaml.org,2002:merge"
 
 
 def _mark(node: yaml.Node, keys: Keys, lines: dict[Keys, int]) -> None:
     """Write down the lines of all that lies in `node`. What was merged (`<<`) has the line where it is written."""
     import yaml
 
+    pairs = []
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            place = (*keys, key.value)
-            lines[place] = key.start_mark.line + 1
-            _mark(value, place, lines)
+        pairs = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for i, part in enumerate(node.value):
-            place = (*keys, i)
-            lines[place] = part.start_mark.line + 1
-            _mark(part, place, lines)
+        pairs = [(i, part, part) for i, part in enumerate(node.value)]
+    for key, place, value in pairs:
+        lines[(*keys, key)] = place.start_mark.line + 1
+        _mark(value, (*keys, key), lines)
