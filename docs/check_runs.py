@@ -27,8 +27,8 @@ from raypid.settings.config import Config, ModelConfig, canonical, given_names, 
 from raypid.settings.files import _written, read_run, read_values
 from raypid.settings.marked import parse_marked
 from raypid.settings.stops import read_stop
+from raypid.settings.variants import variants
 from raypid.sweep.experiment import experiments_from
-from raypid.sweep.variants import variants
 
 OPEN: Any = object()
 """A value that cannot be said without running the code."""

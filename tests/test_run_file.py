@@ -16,7 +16,7 @@ from raypid.plugins.trust import UntrustedError
 from raypid.run.resolve import settle
 from raypid.settings.config import ConfigError, Given
 from raypid.settings.files import VARIES, read_run
-from raypid.sweep.variants import WORDS
+from raypid.settings.variants import WORDS
 
 SAVED = Path(__file__).parent / "fixtures" / "saved"
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 16, "batch_size": 32, "evaluation_interval": 0}
@@ -161,17 +161,17 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
     Path("code.py").write_text("lr = 1")
     Path("binary.yaml").write_bytes(b"\xff\xfe")
     Path("best.json").write_text('{"algorithm": "PPO", "env": "CartPole-v1", "settings": {}}')
-    Path("plan.json").write_text('{"format": 1, "trials": []}')
+    Path("experiment.json").write_text('{"format": 1, "trials": []}')
     said = {
         "setings.yaml": "There is no file 'setings.yaml'. Did you mean 'settings.yaml'? --config takes JSON such as",
         "settings.yml": "Did you mean 'settings.yaml'?",
         "nowhere/x.yaml": "There is no folder 'nowhere' either.",
         "lr=0.1": "--config takes JSON such as '{\"lr\": 0.001}' or a YAML or JSON file.",
-        "run": "run/params.json repeats that, --resume run goes on with it",
-        "run/checkpoints": "run/params.json repeats that",
+        "run": "run/params.json repeats that run, --resume run goes on with it",
+        "run/checkpoints": "run/params.json repeats that run",
         "run/result.json": "run/params.json repeats that run",
-        "best.json": "--tuned best.json takes it",
-        "plan.json": "raypid train --resume .` goes on with it",
+        "best.json": "--tuned . takes",
+        "experiment.json": "raypid train --resume .` goes on with it",
         "code.py": "is code, not settings",
         "binary.yaml": "is no text file",
         "https://example.com/x.yaml": "is a web address",

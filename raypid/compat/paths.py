@@ -47,6 +47,8 @@ MOVED = {
     "raypid.reporting": "raypid.report",
     "raypid.envcheck": "raypid.check",
     "raypid.experiments": "raypid.sweep",
+    "raypid.experiments.variants": "raypid.settings.variants",
+    "raypid.sweep.variants": "raypid.settings.variants",
 }
 """Path of a module or a package -> where it is."""
 

@@ -159,7 +159,7 @@ def _composed(name: str, text: str, lines: dict[Keys, int]) -> object:
     """What YAML holds; its lines are added to `lines`."""
     check_events(text)
     loader = _loader()(text)
-    loader.name = name
+    loader.name, loader.checked = name, set()
     try:
         node = loader.get_single_node()
         if node is None:
@@ -178,6 +178,7 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
+        checked: set[yaml.Node]
         yaml_constructors = {t: make for t, make in yaml.SafeLoader.yaml_constructors.items() if t not in _FOREIGN}
         yaml_implicit_resolvers = {
             first: [(tag, pattern) for tag, pattern in found if tag not in _FOREIGN]
@@ -199,7 +200,7 @@ def _loader() -> Any:
                         f"{self.name}:{line}: {shown(key.value)} stands here twice, first in line {first[key.value]}."
                     )
                 first[key.value] = line
-            node.is_checked = True
+            self.checked.add(node)
             super().flatten_mapping(node)
 
     Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("+-.0123456789"))

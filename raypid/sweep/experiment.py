@@ -26,12 +26,12 @@ from raypid.settings.files import OPTIONS
 from raypid.settings.marked import Keys, Marked, read_marked
 from raypid.settings.request import RunRequest
 from raypid.settings.stops import SHORT, read_stop
+from raypid.settings.variants import GRID, check_spec, is_drawn, specs, word_of
+from raypid.settings.variants import WORDS as SPECS
 from raypid.storage.changes import first_settings
 from raypid.storage.ownership import SIGNATURE
 from raypid.storage.run_folder import is_record
 from raypid.sweep.population import FACTORS, Population
-from raypid.sweep.variants import GRID, check_spec, is_drawn, specs, word_of
-from raypid.sweep.variants import WORDS as SPECS
 
 WORDS = (
     "run", "env", "config", "stop", "resources", "num_samples", "repeat", "seed", "out", "local_dir", "tuned", "max_concurrent",

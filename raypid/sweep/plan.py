@@ -31,12 +31,12 @@ from raypid.settings.address import chosen
 from raypid.settings.config import Config, ConfigError, Given, overlay
 from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest
+from raypid.settings.variants import CHOICE, KINDS, check_spec, num_combinations, variants
 from raypid.storage.outputs import check_folder_writable, explained, replacing, usable
 from raypid.storage.ownership import is_signed, sign
 from raypid.storage.plain_data import read_json
 from raypid.sweep.experiment import RESOURCES, Experiment
 from raypid.sweep.population import Population, check_population
-from raypid.sweep.variants import CHOICE, KINDS, check_spec, num_combinations, variants
 
 PLAN = "experiment.json"
 """In the experiment's folder: what its trials are."""

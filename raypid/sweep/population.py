@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raypid.errors import ConfigError
-from raypid.sweep.variants import CHOICE, KINDS, Spec, draw
+from raypid.settings.variants import CHOICE, KINDS, Spec, draw
 
 FIXED = (
     "env",

@@ -19,8 +19,7 @@ except ImportError:
 # isort: on
 from raypid.plugins import registry
 from raypid.plugins.registry import ALGORITHMS
-from raypid.sweep.board import Ended
-from raypid.sweep.variants import (
+from raypid.settings.variants import (
     choice,
     grid_search,
     lograndint,
@@ -32,6 +31,7 @@ from raypid.sweep.variants import (
     randint,
     uniform,
 )
+from raypid.sweep.board import Ended
 from raypid.tune.experiments import run_experiments
 from raypid.tune.exploit import ExploitError
 from raypid.tune.trainable import AgentTrainable, trainable

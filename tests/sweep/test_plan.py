@@ -19,6 +19,7 @@ from raypid.plugins.trust import UntrustedError
 from raypid.run.folder import lock_folder
 from raypid.run.resolve import resolve_config
 from raypid.settings.request import RunRequest
+from raypid.settings.variants import grid_search
 from raypid.sweep.experiment import check_experiments, experiments_from, read_experiments
 from raypid.sweep.plan import (
     MAX_TRIALS,
@@ -32,7 +33,6 @@ from raypid.sweep.plan import (
     read_plan,
     write_plan,
 )
-from raypid.sweep.variants import grid_search
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "experiments"
 Write = Callable[..., Path]
@@ -204,12 +204,12 @@ BAD = [
     (FLAT + "lr: {grid_search: []}", "e.yaml:4: lr: grid_search has no values"),
     (FLAT + "lr:\n  grid_search:\n  - 1\n  - fast", "e.yaml:7: lr takes a number, not 'fast'"),
     (FLAT + "lr: {grid_search: [1, -1]}", "e.yaml:4: trial-002-lr=-1: lr must be above 0"),
-    (FLAT + "lr: {uniform: [2, 1]}", "e.yaml:4: lr: uniform takes a low end below"),
+    (FLAT + "lr: {uniform: [2, 1]}", "e.yaml:4: lr: uniform takes the numbers [low, high], low < high, not [2, 1]"),
     (FLAT + "lr: {gridsearch: [2, 1]}", "(dict). Did you mean {grid_search: [...]}?"),
     (FLAT + "num_sgd_iter: 1\nnum_epochs: 2", "e.yaml:5: 'num_sgd_iter' and 'num_epochs' are the same setting"),
     (FLAT + "lr: 1\nconfig: {lr: 2}", "e.yaml:5: 'lr' stands here twice"),
     (FLAT + "lr: 1\nlr: 2", "e.yaml:5: 'lr' stands here twice, first in line 4"),
-    (FLAT + "lr: .nan", "e.yaml:4: lr is not a number (NaN)"),
+    (FLAT + "lr: .nan", "e.yaml:4: lr must be above 0 and finite, not nan"),
     (FLAT + "config: 3", "e.yaml:4: config takes a mapping"),
     (FLAT + "config:\n\tlr: 3", "e.yaml:5: this is not YAML: there is a tab"),
     (FLAT + "config: {lr: 3", "this is not YAML"),

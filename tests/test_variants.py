@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raypid.errors import ConfigError
-from raypid.sweep import variants as v
-from raypid.sweep.variants import Variant, check_spec, num_combinations, specs, variants, word_of
+from raypid.settings import variants as v
+from raypid.settings.variants import Variant, check_spec, num_combinations, specs, variants, word_of
 
 
 def expand(settings: dict[str, Any], num_samples: int = 1, seed: int = 0) -> list[Variant]:
@@ -145,13 +145,13 @@ def test_loguniform_is_uniform_in_the_logarithm() -> None:
         ({"choice": "ab"}, "list of values"),
         ({"choice": [{"grid_search": [1]}]}, "choice cannot hold a grid"),
         ({"uniform": [1]}, "[low, high]"),
-        ({"uniform": [2, 1]}, "below its high end"),
+        ({"uniform": [2, 1]}, "low < high"),
         ({"uniform": ["a", 1]}, "numbers"),
         ({"uniform": [math.nan, 1]}, "numbers"),
         ({"uniform": [0, math.inf]}, "numbers"),
-        ({"loguniform": [0, 1]}, "above 0"),
+        ({"loguniform": [0, 1]}, "0 < low"),
         ({"randint": [1.5, 3]}, "whole numbers"),
-        ({"quniform": [0, 1, 0]}, "q above 0"),
+        ({"quniform": [0, 1, 0]}, "q > 0"),
         ({"quniform": [0.1, 0.9, 2]}, "multiple"),
         ({"normal": [0, -1]}, "deviation"),
     ],

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
-
-import numpy as np
+from operator import getitem
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from raypid.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    import numpy as np
 
 GRID = "grid_search"
 CHOICE = "choice"
@@ -102,15 +103,35 @@ def choice(values: Sequence[object]) -> Spec:
 class _Kind:
     """A distribution of numbers."""
 
-    arguments: str
+    arguments: tuple[str, ...]
     """Their names, for messages."""
     draw: Callable[..., float]
     whole: bool = False
     """Arguments and draws are whole numbers."""
     positive: bool = False
     """Low must be above 0, as for logarithms."""
-    ordered: bool = True
-    """The arguments begin with a low and a high end."""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the arguments begin with a low and a high end."""
+        return self.arguments[0] == "low"
+
+    @property
+    def form(self) -> str:
+        """What it takes, in words."""
+        rule = f"{'0 < ' * self.positive}low < high" if self.ordered else "deviation at least 0"
+        multiple = " and a multiple of q > 0 between them" if "q" in self.arguments else ""
+        return f"the {'whole ' * self.whole}numbers [{', '.join(self.arguments)}], {rule}{multiple}"
+
+    def takes(self, numbers: Sequence[float]) -> bool:
+        """Whether these numbers fit."""
+        if len(numbers) != len(self.arguments):
+            return False
+        if not self.ordered:
+            return numbers[1] >= 0
+        low, high, *q = numbers
+        has_multiple = all(0 < x and math.ceil(low / x - 1e-9) <= math.floor(high / x + 1e-9) for x in q)
+        return low < high and (low > 0 or not self.positive) and has_multiple
 
 
 def _short(value: float, scale: float) -> float:
@@ -133,7 +154,7 @@ def _between(rng: np.random.Generator, low: float, high: float) -> float:
 
 def _log_between(rng: np.random.Generator, low: float, high: float) -> float:
     # exp(log(x)) may leave the bounds by a rounding error
-    return float(np.clip(math.exp(rng.uniform(math.log(low), math.log(high))), low, high))
+    return min(max(math.exp(rng.uniform(math.log(low), math.log(high))), low), high)
 
 
 def _multiple(draw: Callable[..., float], rng: np.random.Generator, low: float, high: float, q: float) -> float:
@@ -150,17 +171,16 @@ def _log_whole(rng: np.random.Generator, low: int, high: int) -> int:
     return min(int(_log_between(rng, low, high)), high - 1)
 
 
-_NORMAL = _Kind("mean, deviation", _normal, ordered=False)
+_ENDS, _STEPS = ("low", "high"), ("low", "high", "q")
 KINDS: dict[str, _Kind] = {
-    "uniform": _Kind("low, high", functools.partial(_short_within, _between)),
-    "quniform": _Kind("low, high, q", functools.partial(_multiple, _between)),
-    "loguniform": _Kind("low, high", functools.partial(_short_within, _log_between), positive=True),
-    "qloguniform": _Kind("low, high, q", functools.partial(_multiple, _log_between), positive=True),
-    "randint": _Kind("low, high", lambda rng, low, high: int(rng.integers(low, high)), whole=True),
-    "qrandint": _Kind("low, high, q", _whole_multiple, whole=True),
-    "lograndint": _Kind("low, high", _log_whole, whole=True, positive=True),
-    "normal": _NORMAL,
-    "randn": _NORMAL,
+    "uniform": _Kind(_ENDS, functools.partial(_short_within, _between)),
+    "quniform": _Kind(_STEPS, functools.partial(_multiple, _between)),
+    "loguniform": _Kind(_ENDS, functools.partial(_short_within, _log_between), positive=True),
+    "qloguniform": _Kind(_STEPS, functools.partial(_multiple, _log_between), positive=True),
+    "randint": _Kind(_ENDS, lambda rng, low, high: int(rng.integers(low, high)), whole=True),
+    "qrandint": _Kind(_STEPS, _whole_multiple, whole=True),
+    "lograndint": _Kind(_ENDS, _log_whole, whole=True, positive=True),
+    **dict.fromkeys(("normal", "randn"), _Kind(("mean", "deviation"), _normal)),
 }
 """Distributions of numbers; `choice` is beside them."""
 WORDS = (GRID, CHOICE, *KINDS)
@@ -202,58 +222,29 @@ def check_spec(word: str, value: object) -> None:
     if not isinstance(value, Mapping):
         return
     values: object = value[word]
-    if word in (GRID, CHOICE):
-        if not isinstance(values, list | tuple):
-            raise ConfigError(f"{word} takes a list of values such as [1, 4], not {shown(values)}.")
-        if not values:
-            raise ConfigError(f"{word} has no values: give it at least one.")
-        if word == GRID and (twice := _twice(values)):
-            raise ConfigError(f"{word} has {shown(twice[0])} twice, and the two runs would be the same.")
-        if word == CHOICE and any(inner == GRID for part in values for _, inner, _ in specs(part)):
-            raise ConfigError("A choice cannot hold a grid_search: what is not drawn would not be tried.")
+    if word not in (GRID, CHOICE):
+        kind = KINDS[word]
+        if not kind.takes(_numbers(values, whole=kind.whole)):
+            raise ConfigError(f"{word} takes {kind.form}, not {shown(values)}.")
         return
-    kind = KINDS[word]
-    names = kind.arguments.split(", ")
-    numbers = _numbers(values, whole=kind.whole)
-    if len(numbers) != len(names):
-        what = "whole numbers" if kind.whole else "numbers"
-        raise ConfigError(f"{word} takes the {what} [{kind.arguments}], not {shown(values)}.")
-    if not kind.ordered:
-        if numbers[1] < 0:
-            raise ConfigError(f"{word} takes a deviation of at least 0, not {numbers[1]:g}.")
-        return
-    low, high, q = (*numbers, 0)[:3] if len(numbers) == 2 else numbers
-    if low >= high:
-        raise ConfigError(f"{word} takes a low end below its high end, not {low:g} and {high:g}.")
-    if kind.positive and low <= 0:
-        raise ConfigError(f"{word} takes a low end above 0, not {low:g}.")
-    if len(numbers) == 3 and not (0 < q and math.ceil(low / q - 1e-9) <= math.floor(high / q + 1e-9)):
-        raise ConfigError(f"{word} takes a q above 0 with a multiple between {low:g} and {high:g}, not {q:g}.")
-
-
-def _twice(values: Sequence[object]) -> list[object]:
-    """The values that stand there before, too. Distributions count as different, since each is drawn anew."""
-    seen: set[tuple[bool, str]] = set()
-    found = []
-    for value in values:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        key = (number, repr(value).removesuffix(".0") if number else repr(value))  # 1 is 1.0, but not True
-        if key in seen and not is_drawn(value):
-            found.append(value)
-        seen.add(key)
-    return found
+    if not isinstance(values, list | tuple):
+        raise ConfigError(f"{word} takes a list of values such as [1, 4], not {shown(values)}.")
+    if not values:
+        raise ConfigError(f"{word} has no values: give it at least one.")
+    texts = [repr(one).removesuffix(".0") for one in values if not is_drawn(one)]  # 1 is 1.0, but not True
+    if word == GRID and (twice := [text for i, text in enumerate(texts) if text in texts[:i]]):
+        raise ConfigError(f"{word} has {twice[0]} twice, and the two runs would be the same.")
+    if word == CHOICE and any(inner == GRID for part in values for _, inner, _ in specs(part)):
+        raise ConfigError("A choice cannot hold a grid_search: what is not drawn would not be tried.")
 
 
 def _numbers(values: object, *, whole: bool) -> list[float]:
     """The values as numbers; none if one of them is not a finite (whole) number."""
-    numbers: list[float] = []
-    for value in values if isinstance(values, list | tuple) else ():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**62:
-            return []
-        if whole and value != int(value):
-            return []
-        numbers.append(int(value) if whole else float(value))
-    return numbers
+    given = values if isinstance(values, list | tuple) else ()
+    numbers = [x for x in given if isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < 2**62]
+    if len(numbers) < len(given) or (whole and any(x != int(x) for x in numbers)):
+        return []
+    return [int(x) if whole else float(x) for x in numbers]
 
 
 def is_drawn(settings: object) -> bool:
@@ -274,66 +265,56 @@ def variants(settings: Mapping[str, object], num_samples: int, rng: np.random.Ge
     The same generator gives the same draws, also beyond a smaller `num_samples`. The last grid varies fastest.
     """
     for _ in range(num_samples):
-        for tree, tried in _combinations(settings, ()):
-            paths = list(tried)
-            drawn = _draw(tree, (), rng, paths)
-            assert isinstance(drawn, dict)
+        for tree, tried in _combinations(dict(settings), ()):
+            settings_, drawn = _drawn(tree, rng)
+            paths = dict.fromkeys([*tried, *drawn])
             outer = [path for path in paths if not any(path[:n] in paths for n in range(len(path)))]
-            yield Variant(drawn, {".".join(map(str, path)): _at(drawn, path) for path in dict.fromkeys(outer)})
+            yield Variant(
+                settings_, {".".join(map(str, path)): functools.reduce(getitem, path, settings_) for path in outer}
+            )
 
 
 def draw(spec: Spec, rng: np.random.Generator) -> object:
     """A value drawn from a distribution."""
-    return _draw(spec, (), rng, [])
+    return _drawn(spec, rng)[0]
 
 
-def _combinations(value: object, path: Path) -> Iterator[tuple[object, list[Path]]]:
-    """Yield (value without grids, where these were)."""
-    word = word_of(value)
-    if word == GRID:
-        for _, part in _parts(value):
-            for inner, more in _combinations(part, path):
-                yield inner, [path, *more]
-    elif word or not isinstance(value, Mapping | list):
-        yield value, []
-    else:
-        keys = [key for key, _ in _parts(value)]
-        for choices in itertools.product(*(list(_combinations(part, (*path, key))) for key, part in _parts(value))):
-            parts = [part for part, _ in choices]
-            yield (
-                (dict(zip(keys, parts)) if isinstance(value, Mapping) else parts),
-                [p for _, more in choices for p in more],
-            )
+def _combinations(tree: Any, tried: tuple[Path, ...]) -> Iterator[tuple[Any, tuple[Path, ...]]]:
+    """Yield (settings without grids, where these were) for each combination of their values."""
+    grid = next(((path, value) for path, word, value in specs(tree) if word == GRID), None)
+    if grid is None:
+        yield tree, tried
+        return
+    path, value = grid
+    for _, part in _parts(value):
+        yield from _combinations(_replaced(tree, path, part), (*tried, path))
 
 
-def _draw(value: object, path: Path, rng: np.random.Generator, paths: list[Path]) -> object:
-    """The value with a draw in place of each distribution, whose path is added to `paths`."""
-    word = word_of(value)
-    if not word and isinstance(value, Mapping):
-        return {key: _draw(part, (*path, key), rng, paths) for key, part in value.items()}
-    if not word:
-        return (
-            [_draw(part, (*path, i), rng, paths) for i, part in enumerate(value)] if isinstance(value, list) else value
-        )
-    paths.append(path)
-    if not isinstance(value, Mapping):
-        return _sample(value, rng)
-    values: list[object] = list(value[word])
+def _drawn(tree: Any, rng: np.random.Generator) -> tuple[Any, list[Path]]:
+    """The settings with a draw in place of each distribution, and where these were."""
+    paths: list[Path] = []
+    while (found := next(specs(tree), None)) is not None:
+        path, word, value = found
+        tree = _replaced(tree, path, _sample(word, value, rng))
+        paths.append(path)
+    return tree, paths
+
+
+def _sample(word: str, value: Any, rng: np.random.Generator) -> object:
+    """A draw from a distribution, or from an object that knows how; Ray Tune's take a generator."""
     if word == CHOICE:
-        return _draw(values[int(rng.integers(len(values)))], path, rng, [])
-    return KINDS[word].draw(rng, *_numbers(values, whole=KINDS[word].whole))
+        return value[word][int(rng.integers(len(value[word])))]
+    if word in KINDS:
+        return KINDS[word].draw(rng, *_numbers(value[word], whole=KINDS[word].whole))
+    seeded = "random_state" in inspect.signature(value.sample).parameters
+    drawn = value.sample(random_state=rng) if seeded else value.sample()
+    return drawn.item() if getattr(drawn, "ndim", None) == 0 else drawn
 
 
-def _at(value: object, path: Path) -> object:
-    for key in path:
-        assert isinstance(value, dict | list)
-        value = value[key]  # type: ignore[index]
-    return value
-
-
-def _sample(domain: object, rng: np.random.Generator) -> object:
-    """A draw of an object that knows how; Ray Tune's take a generator."""
-    assert isinstance(domain, Domain)
-    seeded = "random_state" in inspect.signature(domain.sample).parameters
-    drawn: object = domain.sample(random_state=rng) if seeded else domain.sample()  # type: ignore[call-arg]
-    return drawn.item() if isinstance(drawn, np.generic) else drawn
+def _replaced(tree: Any, path: Path, value: object) -> Any:
+    """A copy of nested settings that has `value` at a path."""
+    if not path:
+        return value
+    copied: Any = list(tree) if isinstance(tree, list) else dict(tree)
+    copied[path[0]] = _replaced(tree[path[0]], path[1:], value)
+    return copied
