@@ -160,8 +160,10 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
     Path("settings.yaml").write_text("lr: 1")
     Path("code.py").write_text("lr = 1")
     Path("binary.yaml").write_bytes(b"\xff\xfe")
-    Path("best.json").write_text('{"algorithm": "PPO", "env": "CartPole-v1", "settings": {}}')
-    Path("experiment.json").write_text('{"format": 1, "trials": []}')
+    Path("found").mkdir()
+    Path("found/best.json").write_text('{"algorithm": "PPO", "env": "CartPole-v1", "settings": {}}')
+    Path("planned").mkdir()
+    Path("planned/experiment.json").write_text('{"format": 1, "trials": []}')
     said = {
         "setings.yaml": "There is no file 'setings.yaml'. Did you mean 'settings.yaml'? --config takes JSON such as",
         "settings.yml": "Did you mean 'settings.yaml'?",
@@ -170,8 +172,8 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "run": "run/params.json repeats that run, --resume run goes on with it",
         "run/checkpoints": "run/params.json repeats that run",
         "run/result.json": "run/params.json repeats that run",
-        "best.json": "--tuned . takes",
-        "experiment.json": "raypid train --resume .` goes on with it",
+        "found/best.json": "--tuned found takes",
+        "planned/experiment.json": "raypid train --resume planned` goes on with it",
         "code.py": "is code, not settings",
         "binary.yaml": "is no text file",
         "https://example.com/x.yaml": "is a web address",
