@@ -40,6 +40,7 @@ from raypid.errors import shown
 from raypid.plugins.registry import by_name, other_names, unknown
 from raypid.settings.address import check_form
 from raypid.settings.ranges import tunable
+from raypid.settings.variants import word_of
 from raypid.storage.plain_data import read_json
 
 C = TypeVar("C", bound="Settings")
@@ -255,7 +256,8 @@ def _flat(values: Mapping[str, object]) -> Given:
         if isinstance(value, ModelConfig):
             value = value.to_dict()
             sources = [*sources[:-1], replace(sources[-1], value=value)]
-        if key == "model" and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        is_group = key == "model" and isinstance(value, Mapping) and not word_of(value)
+        if is_group and all(isinstance(name, str) for name in value):
             for name, part in value.items():
                 flat[f"model.{name}"] = part
                 flat.sources[f"model.{name}"] = [
@@ -744,17 +746,9 @@ class Config(Settings):
         Raises:
             ConfigError: a value out of range.
         """
-        _check_sizes(self)
-        owners = type(self).__mro__[::-1]
-        for owner in owners:
-            for rule, names in vars(owner).get("ranges", {}).items():
-                for name in names:
-                    value = getattr(self, name)
-                    if value is not None and not RANGES[rule](value):
-                        none = " (or none)" if type(None) in get_args(type_hints(type(self))[name]) else ""
-                        raise ConfigError(f"{name} must {rule}{none}, not {value!r}.")
+        check_values(self)
         _check_floats(self)
-        for owner in owners:
+        for owner in reversed(type(self).__mro__):
             if "own_checks" in vars(owner):
                 vars(owner)["own_checks"](self)
         if not open_end and (told := self.lacks_end()):
@@ -791,24 +785,32 @@ class Config(Settings):
                 )
 
 
-def _numbers(config: Config) -> Iterator[tuple[str, object, object]]:
-    """Yield (name, number, default of the setting) for whatever may be a number."""
-    for prefix, settings in (("", config), ("model.", config.model)):
-        for field_ in dataclasses.fields(settings):
-            value: object = getattr(settings, field_.name)
-            for number in value if isinstance(value, tuple) else (value,):
-                yield prefix + field_.name, number, field_.default
-
-
-def _check_sizes(config: Config) -> None:
-    """Refuse numbers that no machine integer holds; a seed may be any.
+def check_values(settings: Settings) -> None:
+    """Check numbers by the `ranges` of each class, and that machine integers hold them; a seed may be any.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: a value out of range.
     """
-    for name, value, _ in _numbers(config):
-        if name != "seed" and isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{name} must be below 2^63, not {value!r}.")
+    for name, number, _ in _numbers(settings):
+        if name != "seed" and isinstance(number, int) and abs(number) >= 2**63:
+            raise ConfigError(f"{name} must be below 2^63, not {number!r}.")
+    for owner in reversed(type(settings).__mro__):
+        for rule, names in vars(owner).get("ranges", {}).items():
+            for name in names:
+                value = getattr(settings, name)
+                if value is not None and not RANGES[rule](value):
+                    none = " (or none)" if type(None) in get_args(type_hints(type(settings))[name]) else ""
+                    raise ConfigError(f"{name} must {rule}{none}, not {value!r}.")
+
+
+def _numbers(settings: Settings, prefix: str = "") -> Iterator[tuple[str, object, object]]:
+    """Yield (name, number, default of the setting) for whatever may be a number."""
+    for field_ in dataclasses.fields(settings):
+        value: object = getattr(settings, field_.name)
+        if isinstance(value, Settings):
+            yield from _numbers(value, f"{field_.name}.")
+        for number in value if isinstance(value, tuple) else (value,):
+            yield prefix + field_.name, number, field_.default
 
 
 def _check_floats(config: Config) -> None:

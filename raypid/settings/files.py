@@ -1,25 +1,41 @@
-"""What a file or a JSON text says of one run: its algorithm, settings, end and folder. A run's own params.json is such a file.
+"""Files that say what to run: one run (`--config`, `-f`, `config="FILE"`), several (`raypid.sweep`), a run's own params.json.
 
-`--config`, `-f` and `config="FILE"` in Python read the same keys. An experiment has more (`raypid.sweep`): what makes several
-runs is answered here.
+`read_block` takes apart what any of them says of one run or experiment. What makes several runs is answered here.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from operator import attrgetter
+from dataclasses import dataclass, field, replace
+from operator import attrgetter, getitem
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from raypid.errors import shown
-from raypid.plugins.registry import ALGORITHMS
+from raypid.errors import UserError, shown
+from raypid.plugins.registry import ALGORITHMS, suggest, unknown
 from raypid.plugins.trust import check_names
-from raypid.settings.config import Config, ConfigError, Given, canonical, overlay, parse_value, type_hints
-from raypid.settings.marked import check_file, read_marked
+from raypid.settings.config import (
+    Config,
+    ConfigError,
+    Given,
+    ModelConfig,
+    Settings,
+    Source,
+    canonical,
+    check_values,
+    given_names,
+    overlay,
+    parse_value,
+    type_hints,
+)
+from raypid.settings.marked import Keys, Marked, check_file, read_marked
 from raypid.settings.request import RunRequest, join
-from raypid.settings.stops import read_stop
+from raypid.settings.stops import SHORT
+from raypid.settings.variants import GRID, WORDS, check_spec, specs, word_of
 from raypid.storage.changes import changes_of, described, first_settings
 from raypid.storage.ownership import SIGNATURE, has_signature, run_folder_of
 from raypid.storage.run_folder import RunFolder, is_record
@@ -28,19 +44,218 @@ OPTIONS = {"checkpoint_interval": 0, "keep_checkpoints": 1, "final_episodes": 0}
 """What `raypid train` does besides training, as far as a file may say it -> the least value."""
 PROGRAM = "program"
 """Key in params.json of the class whose own `run` and `update` trained (`raypid.DistributedAgent`)."""
-RUN_WORDS = ("run", "stop", "config", "out", "tuned", *OPTIONS)
-"""Keys beside the settings."""
-SEVERAL_WORDS = ("resources", "num_samples", "repeat", "max_concurrent", "population", "local_dir")
-"""Keys that only an experiment has, since they are about several runs."""
-VARIES = (
-    "grid_search", "choice", "uniform", "quniform", "loguniform", "qloguniform", "randint", "qrandint", "lograndint", "normal", "randn",
-)  # fmt: skip
-"""How a grid or a distribution begins: {"grid_search": [1, 4]}."""
+GROUPS = ("model", "env_config", "agent_config", "custom_args")
+"""Settings that are mappings, so that an experiment of one of these names would be mistaken for it."""
 _EXAMPLES = {"--stop": '{"time_total_s": 60}', "--env-config": '{"size": 8}'}
 """Options -> what they take; the others take settings."""
-_SAVED_BESIDE = {
-    "policy.json": "It describes a policy", "manifest.json": "It describes a checkpoint", "result.json": "It holds a run's results",
-}  # fmt: skip
+
+
+@dataclass(kw_only=True, slots=True)
+class Words(Settings):
+    """What a file may say beside the settings of the algorithm."""
+
+    run: object = None
+    stop: object = None
+    config: dict[str, object] | None = None
+    """Settings, which may also stand beside the words."""
+    tuned: bool | str = False
+    out: str | Path | None = None
+    checkpoint_interval: int | None = None
+    keep_checkpoints: int | None = None
+    final_episodes: int | None = None
+    num_samples: int = 1
+    """How often distributions are drawn, for each combination of the grids."""
+    repeat: int = 1
+    """Seeds of each variant."""
+    max_concurrent: int | None = None
+    local_dir: str | Path | None = None
+    """The folder above that of the experiment."""
+    resources: dict[str, object] | None = None
+    population: dict[str, object] | None = None
+
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "be at least 0": ("checkpoint_interval", "final_episodes"),
+        "be at least 1": ("keep_checkpoints", "num_samples", "repeat", "max_concurrent"),
+    }
+    several: ClassVar[tuple[str, ...]] = (
+        "resources",
+        "num_samples",
+        "repeat",
+        "max_concurrent",
+        "population",
+        "local_dir",
+    )
+    """Those that only an experiment has, since they are about several runs."""
+
+    def request(self) -> RunRequest:
+        """What they ask for.
+
+        Raises:
+            ConfigError: a value of the wrong kind, or out of range.
+        """
+        check_values(self)
+        if self.run is not None and not isinstance(self.run, str):
+            raise ConfigError(
+                f"run takes one algorithm such as PPO (write an experiment for each), not {shown(self.run)}."
+            )
+        if empty := [name for name in ("tuned", "out", "local_dir") if getattr(self, name) == ""]:
+            raise ConfigError(f"{empty[0]} is empty: leave it out, or name what it should be.")
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return RunRequest(
+            run=self.run,
+            stop=self.stop,  # type: ignore[arg-type]  # as people write it
+            tuned=self.tuned,
+            out=None if self.out is None else Path(self.out),
+            options={name: number for name, number in options.items() if number is not None},
+        )
+
+
+@dataclass(slots=True)
+class Block:
+    """What a file says of one run or experiment."""
+
+    marked: Marked
+    keys: Keys
+    """Where in the file it lies."""
+    words: Words = field(default_factory=Words)
+    settings: Given = field(default_factory=lambda: Given({}))
+    """By the names that were written, the network's one by one."""
+    places: dict[str, Keys] = field(default_factory=dict)
+    """Our name of each word, setting and stop criterion ("tuned", "model.hidden", "stop.timesteps_total") -> where it lies."""
+
+    def request(self) -> RunRequest:
+        """What it asks for."""
+        with self.located():
+            request = replace(self.words.request(), settings=self.settings)
+        return request.from_source("file", self.marked.path)
+
+    @contextlib.contextmanager
+    def located(self, default: str = "", prefix: str = "") -> Iterator[None]:
+        """Put the file, and the line of what an error speaks of, before errors that come up within.
+
+        Args:
+            default: the setting or word whose line is named if the error speaks of none.
+            prefix: stands before the message.
+        """
+        try:
+            yield
+        except UserError as error:
+            head, _, message = str(error).rpartition("\nraypid: ")  # the environment's own traceback, if it raised
+            keys = self.places.get(self._named_in(message)) or self.places.get(default, self.keys)
+            said = self.marked.error(f"{prefix}{message}", keys)
+            raise type(error)(f"{head}\nraypid: {said}") if head else said from None
+
+    def _named_in(self, message: str) -> str:
+        """What is written here and a message speaks of, the first if there are several; "" if there is none."""
+        found: list[tuple[int, int, str]] = []
+        for name in self.places:
+            shown_name = re.escape(name.removeprefix("stop."))
+            text = (
+                f"criterion '{shown_name}'"
+                if name.startswith("stop.")
+                else rf"(?<![\w.])(?<!criterion '){shown_name}(?!\w)"
+            )
+            if (match := re.search(text, message)) and (match.start() == 0 or name not in _AMBIGUOUS):
+                found.append((match.start(), -len(name), name))
+        return min(found)[2] if found else ""
+
+    def check(self, cls: type[Config]) -> None:
+        """Check each setting by itself; of a grid each value.
+
+        Raises:
+            ConfigError: settings that do not exist, or that do not fit.
+        """
+        known = [*type_hints(Words), *type_hints(cls), *(f"model.{name}" for name in type_hints(ModelConfig))]
+        if wrong := [written for name, written in given_names(self.settings).items() if name not in known]:
+            with self.located(canonical(wrong[0])):
+                raise ConfigError(unknown("setting", wrong, known))
+        defaults = cls()
+        for key, value in self.settings.items():
+            self._check_value(defaults, canonical(key), value, self.places[canonical(key)])
+
+    def _check_value(self, defaults: Config, name: str, value: object, place: Keys) -> None:
+        if name == "seed" and isinstance(value, list | tuple):
+            return  # seeds, which the experiment checks
+        for path, word, spec in specs(value):
+            try:
+                check_spec(word, spec)
+            except ConfigError as error:
+                raise self.marked.error(f"{'.'.join([name, *map(str, path)])}: {error}", place) from None
+        if word_of(value) == GRID:
+            for i, one in enumerate(value[GRID]):  # type: ignore[index]
+                self._check_value(defaults, name, one, (*place, GRID, i))
+        elif not any(True for _ in specs(value)) and (refusal := _refusal(defaults, name, value)):
+            raise self.marked.error(f"{refusal}{_meant(defaults, name, value)}", place)
+
+
+_AMBIGUOUS = ("run", "stop", "config", "out", "repeat")
+"""Words that messages have in other meanings too: they speak of these only at their beginning."""
+
+
+def _refusal(defaults: Config, name: str, value: object) -> str:
+    """What the algorithm's settings say of one of them; "" if nothing."""
+    if name in ("env", "evaluation_env") and isinstance(value, bool | int | float | list | tuple | Mapping):
+        return f"{name} takes one environment, not {shown(value)}."
+    try:
+        defaults.replace({name: value})
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _meant(defaults: Config, name: str, value: object) -> str:
+    """What a value that does not fit may have been meant to be."""
+    if isinstance(value, list | tuple) and value and not any(_refusal(defaults, name, one) for one in value):
+        return f" To try each of them, write {name}: {{{GRID}: [...]}}."
+    near = (
+        suggest(canonical(str(next(iter(value)))), WORDS, 1) if isinstance(value, Mapping) and len(value) == 1 else []
+    )
+    return f" Did you mean {{{near[0]}: [...]}}?" if near else ""
+
+
+def read_block(marked: Marked, keys: Keys = ()) -> Block:
+    """Take apart what lies at these keys of a file.
+
+    Raises:
+        ConfigError: something stands there twice, or a word has a value of the wrong type.
+    """
+    block = Block(marked, keys)
+    words: dict[str, object] = {}
+    for place, key, value in entries(functools.reduce(getitem, keys, marked.values), keys):
+        name = canonical(key)
+        if (before := block.places.get(name)) is not None:
+            same = (
+                f"{key!r} stands here twice"
+                if before[-1] == place[-1]
+                else f"{before[-1]!r} and {key!r} are the same setting"
+            )
+            raise marked.error(f"{same}: give one of them.", place)
+        block.places[name] = place
+        if name in type_hints(Words):
+            words[name] = value
+        else:
+            block.settings[key] = value
+            block.settings.sources[key] = [Source(marked.kind, marked.path, value)]
+        for part in value if name == "stop" and isinstance(value, Mapping) else ():
+            block.places[f"stop.{SHORT.get(part, part)}"] = (*place, part)
+    with block.located():
+        block.words = Words.from_dict(words)
+    return block
+
+
+def entries(values: Mapping[str, object], keys: Keys = ()) -> Iterator[tuple[Keys, str, object]]:
+    """Yield place, name as written, and value of each word and setting: those beside `config`, those in it, the network's one by one."""
+    if wrong := [key for key in values if not isinstance(key, str)]:
+        raise ConfigError(f"The name of a setting is text, not {shown(wrong[0])}.")
+    for key, value in sorted(values.items(), key=lambda item: item[0] == "config"):
+        if key in ("config", "model") and isinstance(value, Mapping) and not word_of(value):
+            for place, inner, part in entries(value, (*keys, key)):
+                yield place, inner if key == "config" else f"{key}.{inner}", part
+        else:
+            yield (*keys, key), key, value
+
+
+# -- one run -------------------------------------------------------------------------------------------------------
 
 
 def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
@@ -53,10 +268,24 @@ def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
         ConfigError: there is no such file, or it is none of settings; a key that makes several runs (these are for `-f`), or one
             that has a value of the wrong kind.
     """
-    where, values = _read(str(text), option)
-    if is_record(values):
-        return _recorded(where, values)
-    return _written(where, values, option)
+    marked = _marked(str(text), option)
+    if is_record(marked.values):
+        return _recorded(marked)
+    block = read_block(marked)
+    several = [word for word in Words.several if getattr(block.words, word) not in (None, 1)]
+    several += [name for key, value in block.settings.items() if _makes_several(name := canonical(key), value)]
+    several += ["run"] if word_of(block.words.run) else []
+    with block.located():
+        if several:
+            file = "FILE" if marked.kind == "flag" else marked.path
+            raise ConfigError(f"{several[0]} makes several runs: use -f {file}.")
+    return block.request()
+
+
+def _makes_several(name: str, value: object) -> bool:
+    """Whether a setting varies, or is an experiment with a name."""
+    is_named = isinstance(value, Mapping) and bool({"run", "config", "stop"} & value.keys()) and name not in GROUPS
+    return is_named or any(True for _ in specs(value)) or (name == "seed" and isinstance(value, list | tuple))
 
 
 def read_values(text: str, option: str) -> dict[str, object]:
@@ -65,23 +294,27 @@ def read_values(text: str, option: str) -> dict[str, object]:
     Raises:
         ConfigError: `text` is neither JSON nor the name of a file with a mapping.
     """
+    return _marked(text, option).values
+
+
+def _marked(text: str, option: str) -> Marked:
     example = _EXAMPLES.get(option, '{"lr": 0.001}')
-    if text.lstrip().startswith(("{", "[")):
+    takes = f"{option} takes JSON such as '{example}' or a YAML or JSON file"
+    if file_of(text) is None:
         value = parse_value(text)
         if not isinstance(value, dict):
             kind = "not valid JSON" if isinstance(value, str) else "a list"
-            raise ConfigError(f"{option} takes JSON such as '{example}' or a file; this is {kind}: {shown(text)}.")
-        return value
-    path = text.removeprefix("@")
-    if not path.strip():
-        raise ConfigError(f"{option} is empty: it takes JSON such as '{example}' or a YAML or JSON file.")
+            raise ConfigError(f"{takes}; this is {kind}: {shown(text)}.")
+        return Marked(option, value, kind="flag")
+    name = text.removeprefix("@")
+    if not name.strip():
+        raise ConfigError(f"{option} is empty: {takes}.")
     try:
-        check_file(path)
+        check_file(name)
     except ConfigError as error:
-        is_missing = str(error).startswith("There is no file")
-        also = f" {option} takes JSON such as '{example}' or a YAML or JSON file." if is_missing else ""
+        also = f" {takes}." if str(error).startswith("There is no file") else ""
         raise ConfigError(f"{error}{also}") from None
-    return read_marked(path).values
+    return read_marked(name)
 
 
 def file_of(text: str) -> Path | None:
@@ -89,153 +322,39 @@ def file_of(text: str) -> Path | None:
     return None if text.lstrip().startswith(("{", "[")) else Path(text.removeprefix("@"))
 
 
-def _read(text: str, option: str) -> tuple[str, dict[str, object]]:
-    """The file's name ("" for JSON text), and what it holds."""
-    path = file_of(text)
-    if path is None:
-        return "", read_values(text, option)
-    if (what := _SAVED_BESIDE.get(path.name)) is not None and path.is_file():
-        run = next((place for place in path.absolute().parents if (place / "params.json").is_file()), path.parent)
-        run = Path(*run.parts[len(Path.cwd().parts) :]) if run.is_relative_to(Path.cwd()) else run
-        raise ConfigError(
-            f"{option} takes settings. {what}: {run / 'params.json'} repeats that run, resume={str(run)!r} goes on with it, and "
-            f"init_from={str(run)!r} starts from its weights."
-        )
-    values = read_values(text, option)
-    if values.keys() >= {"algorithm", "env", "settings"}:
-        raise ConfigError(f"{path} holds what `raypid tune` has found: tuned={str(path)!r} takes it.")
-    if values.keys() >= {"format", "trials"}:
-        raise ConfigError(
-            f"{path} is the plan of an experiment: `raypid train --resume {path.parent}` goes on with it."
-        )
-    return str(path), values
-
-
-# -- files that people write ---------------------------------------------------------------------------------------
-
-
-def _written(where: str, values: Mapping[str, object], option: str) -> RunRequest:
-    """Take apart what somebody has written."""
-    at, use = where or option, f"use -f {where or 'FILE'}"
-    words: dict[str, Any] = {}
-    settings: dict[str, object] = {}
-    for key, value in values.items():
-        word = canonical(key)
-        if word in ("num_samples", "repeat") and value == 1:
-            continue
-        if word in SEVERAL_WORDS:
-            raise ConfigError(f"{at}: {key} is for experiments, which have several runs: {use}.")
-        if word in RUN_WORDS:
-            words[word] = value
-        else:
-            settings[key] = value
-    inner = words.pop("config", None)
-    if inner is not None:
-        if not isinstance(inner, Mapping) or not all(isinstance(key, str) for key in inner):
-            raise ConfigError(f"{at}: config takes a mapping of settings such as {{lr: 0.001}}, not {shown(inner)}.")
-        settings = _joined(at, settings, inner)
-    _check_single(at, use, settings, words.get("run"))
-    found = RunRequest(settings=Given(settings, "file" if where else "flag", at), **_checked(at, words))
-    return found.from_source("file", at)
-
-
 def saved_options(values: Mapping[str, object]) -> dict[str, int]:
     """Those of OPTIONS that are among `values`, as far as they are what they should be."""
     found: dict[str, int] = {}
-    for word, least in OPTIONS.items():
-        value = values.get(word)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            continue
-        if least <= value < 2**63 and value == int(value):
-            found[word] = int(value)
+    for name in OPTIONS:
+        with contextlib.suppress(ConfigError):
+            found |= Words.from_dict({name: values.get(name)}).request().options
     return found
-
-
-def _joined(at: str, outside: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:
-    """The settings beside `config` and those within it.
-
-    Raises:
-        ConfigError: one stands in both.
-    """
-    names = {canonical(key): key for key in outside}
-    for key in inside:
-        if canonical(key) in names:
-            raise ConfigError(f"{at}: {key!r} stands both beside config and within it: give one of them.")
-    return {**outside, **inside}
-
-
-def _check_single(at: str, use: str, settings: Mapping[str, object], run: object) -> None:
-    """Refuse grids, distributions, lists of seeds, and experiments with names."""
-    varies = next((key for key, value in settings.items() if _varies(value)), None)
-    if varies is not None or _varies(run):
-        raise ConfigError(f"{at}: {varies or 'run'} has several values here, which makes several runs: {use}.")
-    for key, value in settings.items():
-        if canonical(key) == "seed" and isinstance(value, list | tuple):
-            raise ConfigError(f"{at}: several seeds make several runs: {use}.")
-        if isinstance(value, Mapping) and {"run", "config", "stop"} & value.keys() and canonical(key) not in _GROUPS:
-            raise ConfigError(f"{at}: {key!r} is an experiment with a name: {use}.")
-
-
-_GROUPS = ("model", "env_config", "agent_config", "custom_args")
-
-
-def _varies(value: object) -> bool:
-    return any(len(part) == 1 and next(iter(part)) in VARIES for part in _mappings(value))
-
-
-def _mappings(value: object) -> Iterator[Mapping[object, object]]:
-    if isinstance(value, Mapping):
-        yield value
-    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        yield from _mappings(part)
-
-
-def _checked(at: str, words: Mapping[str, Any]) -> dict[str, Any]:
-    """The words beside the settings, as fields of a RunRequest."""
-    run, stop, tuned, out = (words.get(word) for word in ("run", "stop", "tuned", "out"))
-    for word, value, kind, example in (
-        ("run", run, str, "the name of an algorithm such as PPO"),
-        ("tuned", tuned, bool | str, "true, false, or the name of settings that `raypid tune` has saved"),
-        ("out", out, str, "the name of a folder"),
-    ):
-        if value is not None and (not isinstance(value, kind) or value == ""):
-            raise ConfigError(f"{at}: {word} takes {example}, not {shown(value)}.")
-    options = saved_options(words)
-    for word, least in OPTIONS.items():
-        if words.get(word) is not None and word not in options:
-            raise ConfigError(f"{at}: {word} takes a whole number of at least {least}, not {shown(words[word])}.")
-    return {
-        "run": run if run is None else ALGORITHMS.canonical(run),
-        "stop": None if stop is None else _stop_in(at, stop),
-        "tuned": tuned or False,
-        "out": None if out is None else Path(out),
-        "options": options,
-    }
-
-
-def _stop_in(at: str, stop: object) -> dict[str, object]:
-    try:
-        return read_stop(stop)
-    except ConfigError as error:
-        raise ConfigError(f"{at}: {error}") from None
 
 
 # -- params.json ---------------------------------------------------------------------------------------------------
 
 
-def _recorded(where: str, params: Mapping[str, object]) -> RunRequest:
+def unsigned(values: Mapping[str, object]) -> dict[str, object]:
+    """What a file says of a run at its beginning; of a record without what is no setting."""
+    first = first_settings(values) if is_record(values) else dict(values)
+    return {key: value for key, value in first.items() if key not in (SIGNATURE, PROGRAM)}
+
+
+def _recorded(marked: Marked) -> RunRequest:
     """Take a run's params.json apart."""
-    first = first_settings(params)
-    first.pop(SIGNATURE, None)
-    first.pop(PROGRAM, None)
-    run, stop = first.pop("run"), first.pop("stop")
-    options = {word: first.pop(word) for word in OPTIONS if word in first}
-    notes = [*_not_repeated(where, params)]
-    if not stop and where and (steps := RunFolder(Path(where).parent, tolerant=True).steps_reached):
-        stop = {"timesteps_total": steps}
+    where, first = marked.path, unsigned(marked.values)
+    words = {name: first.pop(name) for name in ("run", "stop", *OPTIONS) if name in first}
+    notes = [*_not_repeated(where, marked.values)]
+    if (
+        not words["stop"]
+        and marked.kind == "file"
+        and (steps := RunFolder(Path(where).parent, tolerant=True).steps_reached)
+    ):
+        words["stop"] = {"timesteps_total": steps}
         notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
-    checked = _checked(where, {"run": run, "stop": stop, **options})
-    found = RunRequest(recorded=Given(first, "file", where), recorded_run=str(run), notes=tuple(notes), **checked)
+    with Block(marked, ()).located():
+        request = Words.from_dict(words).request()
+    found = replace(request, recorded=Given(first, "file", where), recorded_run=str(words["run"]), notes=tuple(notes))
     return found.from_source("file", where)
 
 
@@ -254,7 +373,8 @@ def for_algorithm(file: RunRequest, name: str) -> RunRequest:
     """The same for the algorithm that will run. Of a record of another one only what differed from its defaults is taken over, and what
     `name` lacks is left out; the notes name it. So are settings that this version does not have."""
     cls: type[Config] = ALGORITHMS.get(name).Config
-    _check_written(file.settings, cls)
+    for path in {sources[-1].detail for sources in file.settings.sources.values() if sources[-1].kind == "file"}:
+        read_block(read_marked(path)).check(cls)
     if not file.recorded:
         return file
     kept, notes, before = file.recorded, list(file.notes), file.recorded_run
@@ -271,25 +391,6 @@ def for_algorithm(file: RunRequest, name: str) -> RunRequest:
         source = kept.sources_of(key)[-1]  # JSON has no infinity, and it was written as null
         kept = overlay(kept, Given({key: math.inf}, source.kind, source.detail))
     return replace(file, recorded=kept, notes=tuple(notes))
-
-
-def _check_written(settings: Given, cls: type[Config]) -> None:
-    """Check what files say of each setting, where its line can be named.
-
-    Raises:
-        ConfigError: the message begins with file and line.
-    """
-    for key in settings:
-        source = settings.sources_of(key)[-1]
-        if source.kind != "file":
-            continue
-        try:
-            cls().replace({key: source.value})
-        except ConfigError as error:
-            marked, parts = read_marked(source.detail), (*key.split("."),)
-            places = ((key,), parts, ("config", key), ("config", *parts))
-            line = marked.line(next((place for place in places if place in marked.lines), parts))
-            raise ConfigError(f"{source.detail}:{line}: {error}") from None
 
 
 def _listed(values: Mapping[str, object], keys: Sequence[str]) -> str:
@@ -344,12 +445,6 @@ def check_trust(text: str | Path, *, trust: bool, given: Mapping[str, object]) -
     if path is None or run_folder_of(path) is None:
         return
     values = read_marked(path).values
-    signed = has_signature("params.json", values)
-    first = first_settings(values) if is_record(values) else dict(values)
-    first.pop(SIGNATURE, None)
-    inner = first.pop("config", None)
-    named = {**first, **(inner if isinstance(inner, Mapping) else {})}
-    if "run" in named:
-        named["algorithm"] = named.pop("run")
-    used = {key: value for key, value in named.items() if canonical(key) not in map(canonical, given)}
-    check_names(path, used, trusted=trust or signed, given=given)
+    names = {"algorithm" if key == "run" else canonical(key): value for _, key, value in entries(unsigned(values))}
+    used = {key: value for key, value in names.items() if key not in map(canonical, given)}
+    check_names(path, used, trusted=trust or has_signature("params.json", values), given=given)

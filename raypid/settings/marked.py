@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from raypid.errors import ConfigError, reason, shown
 from raypid.storage.neighbours import near
@@ -49,6 +49,8 @@ class Marked:
     values: dict[str, Any]
     lines: Mapping[Keys, int] = field(default_factory=dict)
     """Keys from the outermost inwards -> line, from 1. Empty if lines are not known."""
+    kind: Literal["file", "flag", "given"] = "file"
+    """What the values were given by: a file, JSON text of a flag, or a dictionary in Python."""
 
     def line(self, keys: Keys) -> int:
         """The line of what lies at these keys, or of what is around it."""
