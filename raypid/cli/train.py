@@ -21,7 +21,6 @@ from raypid.plugins import project
 from raypid.plugins.arguments import declared, declares
 from raypid.plugins.modules import entry_name, names_file
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
-from raypid.plugins.trust import check_names
 from raypid.report.logger import read_params
 from raypid.settings import files as run_file
 from raypid.settings.config import (
@@ -401,13 +400,12 @@ def main(options: argparse.Namespace) -> int:
     if request.resume and isinstance(place, Path) and experiments_in(place):
         return resume_experiments(options, replace(request, resume=place))
     if _experiments_file(options) is not None:
-        experiments = _experiments(options, request)
-        is_one = len(experiments) == 1 and experiments[0].is_one_run
-        if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
+        one, *more = experiments = _experiments(options, request)
+        if options.explain and (more or not one.has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
-        if not options.explain and (not is_one or options.dry_run):
+        if not options.explain and (more or not one.is_one_run):
             return run_experiments(experiments, options)
-        request = check_run(experiments[0], request)
+        request = check_run(one)
     run = settle(standing(request))
     if options.explain:
         return _explain(options, run)
@@ -530,15 +528,11 @@ def _experiments(options: argparse.Namespace, request: RunRequest) -> list[Exper
         ConfigError: something in it is wrong.
         UntrustedError: it lies in a run's folder, and names code that may not be imported.
     """
-    from raypid.settings.marked import read_marked
     from raypid.sweep.experiment import read_experiments
 
-    file, given = Path(options.file), overlay(request.recorded, request.settings)
-    if run_folder_of(file) is not None:
-        named = {"run": options.run or "", **given}
-        values = {key: value for key, value in read_marked(file).values.items() if key not in given}
-        check_names(file, values, trusted=options.trust, given=named)
-    return read_experiments(options.file, replace(request, settings=given))
+    given = overlay(request.recorded, request.settings)
+    run_file.check_trust(options.file, trust=options.trust, given={"algorithm": options.run or "", **given})
+    return read_experiments(options.file, replace(request, settings=given, recorded=Given({})))
 
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:

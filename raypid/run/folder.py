@@ -21,8 +21,11 @@ _RUN_FILES = (
 """What a run writes into its folder, besides its events and its lock."""
 
 
-def check_folder(out: Path | None, *, resume: bool, overwrite: bool) -> None:
+def check_folder(out: Path | None, *, resume: bool, overwrite: bool, what: str = "The run's folder") -> None:
     """Check that a run may write to a folder (None: a new one under runs/). A folder with another run is not touched unless asked for.
+
+    Args:
+        what: begins messages about the folder.
 
     Raises:
         ConfigError: it holds a run (or none, for `resume`), is a file, or cannot be written to; or there is none to overwrite.
@@ -30,7 +33,7 @@ def check_folder(out: Path | None, *, resume: bool, overwrite: bool) -> None:
     if out is None and overwrite:
         raise ConfigError("overwrite=True replaces the run in a folder: name it, such as out='runs/a'.")
     out = out or Path("runs", "new")
-    with usable(out, "The run's folder"):
+    with usable(out, what):
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file, not a folder.")
     if (out / LOCK).exists():
@@ -44,7 +47,7 @@ def check_folder(out: Path | None, *, resume: bool, overwrite: bool) -> None:
         )
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume." if out.exists() else nothing_at(out))
-    check_folder_writable(out, "The run's folder")
+    check_folder_writable(out, what)
 
 
 @contextlib.contextmanager

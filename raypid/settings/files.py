@@ -95,9 +95,7 @@ class Words(Settings):
         """
         check_values(self)
         if self.run is not None and not isinstance(self.run, str):
-            raise ConfigError(
-                f"run takes one algorithm such as PPO (write an experiment for each), not {shown(self.run)}."
-            )
+            raise ConfigError(f"run takes the name of an algorithm such as PPO, not {shown(self.run)}.")
         if empty := [name for name in ("tuned", "out", "local_dir") if getattr(self, name) == ""]:
             raise ConfigError(f"{empty[0]} is empty: leave it out, or name what it should be.")
         options = {name: getattr(self, name) for name in OPTIONS}

@@ -11,31 +11,31 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
 from raypid.envs.make import Sample
 from raypid.envs.resolve import resolve
-from raypid.errors import UserError, reason, shown
+from raypid.errors import reason, shown
 from raypid.plugins.modules import entry_name, to_json
 from raypid.plugins.trust import check_names
 from raypid.report.lineage import LINEAGE
-from raypid.run.folder import clear_folder, lock_folder
+from raypid.run.folder import check_folder, clear_folder
 from raypid.run.placement import bundles
-from raypid.run.resolve import SettledRun, look, sample_key, settle, tuned_settings
+from raypid.run.resolve import SettledRun, look, sample_key, settle
 from raypid.runtime.resources import num_cores, num_gpus
 from raypid.settings.address import chosen
-from raypid.settings.config import Config, ConfigError, Given, overlay
+from raypid.settings.config import Config, ConfigError, canonical, coerce, given_names, overlay
 from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest
-from raypid.settings.variants import CHOICE, KINDS, check_spec, num_combinations, variants
-from raypid.storage.outputs import check_folder_writable, explained, replacing, usable
+from raypid.settings.variants import GRID, check_spec, num_combinations, variants, word_of
+from raypid.storage.outputs import explained, replacing
 from raypid.storage.ownership import is_signed, sign
 from raypid.storage.plain_data import read_json
-from raypid.sweep.experiment import RESOURCES, Experiment
+from raypid.sweep.experiment import Experiment, Resources
 from raypid.sweep.population import Population, check_population
 
 PLAN = "experiment.json"
@@ -106,162 +106,85 @@ def plan(experiment: Experiment) -> list[Trial]:
         ConfigError, EnvError: some trial could not run, has a stop criterion that can never be met, or there are too many trials.
             The message begins with file and line.
     """
-    _check_end(experiment)
-    _check_number(experiment)
-    _check_population(experiment)
+    request = experiment.request
+    settings = {canonical(key): value for key, value in request.settings.without("address").items()}
+    if experiment.seeds:
+        settings.pop("seed", None)
+    with experiment.block.located():
+        _check_whole(experiment, settings)
     rng = np.random.default_rng(experiment.seeds[0] if experiment.seeds else 0)
-    found = list(variants(experiment.settings, experiment.num_samples, rng))
-    seeds: Sequence[int | None] = experiment.seeds or (None if "seed" in experiment.settings else 0,)
+    found = list(variants(settings, experiment.num_samples, rng))
+    seeds: Sequence[int | None] = experiment.seeds or (None if "seed" in settings else 0,)
     digits = max(3, len(str(len(found) * len(seeds))))
     short = short_names({key for variant in found for key in variant.varied})
     population = experiment.population
     changing = population.perturb if population is not None else {}  # a name with their values would soon lie
     trials: list[Trial] = []
-    checks = _Checks(experiment)
+    samples: dict[str, Sample] = {}
     for index, (seed, variant) in enumerate(itertools.product(seeds, found), start=1):
         own = {} if seed is None else {"seed": seed}
         varied = {**variant.varied, **(own if len(seeds) > 1 else {})}
-        settings = {**variant.settings, **own}
         shown_values = {key: x for key, x in varied.items() if key not in changing}
         trial = Trial(
             index=index,
             name=(name := _name(f"trial-{index:0{digits}d}", short, shown_values)),
-            run=experiment.run,
-            settings=settings,
+            run=str(request.run),
+            settings={**variant.settings, **own},
             stop={},
-            below=_below(experiment, settings),
             varied=varied,
             folder=experiment.out / name,
             resources=experiment.resources,
-            options=experiment.options,
+            options=request.options,
         )
-        trials.append(checks.checked(trial, told=bool(variant.varied)))
+        prefix = f"{name}: " if variant.varied else ""
+        run = _settled(experiment, replace(trial.request(), stop=request.stop, tuned=request.tuned), prefix)
+        with experiment.block.located("env", prefix):
+            if len(samples) < MAX_ENVS or sample_key(run) in samples:
+                look(run, samples=samples)
+            else:
+                resolve(run.config.env)
+        trials.append(replace(trial, stop=run.stop, below=dict(run.request.recorded)))
     return trials
 
 
-def _below(experiment: Experiment, settings: Mapping[str, object]) -> dict[str, object]:
-    """The tuned settings, if the experiment asks for them."""
-    if not experiment.tuned:
-        return {}
-    try:
-        return tuned_settings(experiment.run, settings.get("env"), experiment.tuned)
-    except UserError as error:
-        raise experiment.where.error(error, "tuned") from None
+def _check_whole(experiment: Experiment, settings: Mapping[str, object]) -> None:
+    """Check that an experiment ends, and how many trials it has.
 
-
-def _check_end(experiment: Experiment) -> None:
-    if not experiment.stop:
-        raise experiment.where.error(
-            f"{experiment.name!r} has no stop criterion, so its first trial would never end: add stop: {{timesteps_total: 100000}} or "
-            "{time_total_s: 60}."
+    Raises:
+        ConfigError
+    """
+    name = experiment.name
+    if not experiment.request.stop:
+        raise ConfigError(
+            f"{name!r} has no stop criterion, so its first trial would never end: add stop: {{timesteps_total: 100000}} or {{time_total_s: 60}}."
         )
-
-
-def _check_population(experiment: Experiment) -> None:
+    grids, seeds = num_combinations(settings), max(1, len(experiment.seeds))
+    parts = {"combinations of the grids": grids, "samples": experiment.num_samples, "seeds": seeds}
+    if (total := math.prod(parts.values())) > MAX_TRIALS:
+        product = " x ".join(f"{number:,} {what}" for what, number in parts.items() if number > 1)
+        raise ConfigError(
+            f"{name!r} has {total:,} trials ({product}), and at most {MAX_TRIALS:,} are run: try fewer values."
+        )
     if experiment.population is not None:
-        members = num_combinations(experiment.settings) * experiment.num_samples * max(1, len(experiment.seeds))
-        try:
-            check_population(experiment.population, members)
-        except ConfigError as error:
-            raise experiment.where.error(error, "population") from None
+        check_population(experiment.population, total)
 
 
-def _check_number(experiment: Experiment) -> None:
-    grids = num_combinations(experiment.settings)
-    seeds = max(1, len(experiment.seeds))
-    if (total := grids * experiment.num_samples * seeds) <= MAX_TRIALS:
-        return
-    parts = ((grids, "combinations of the grids"), (experiment.num_samples, "samples"), (seeds, "seeds"))
-    product = " x ".join(f"{number:,} {what}" for number, what in parts if number > 1)
-    raise experiment.where.error(
-        f"{experiment.name!r} has {total:,} trials ({product}), and at most {MAX_TRIALS:,} are run: try fewer values."
-    )
+def _settled(experiment: Experiment, request: RunRequest, prefix: str = "") -> SettledRun:
+    """Settle what is asked for, and check that it has room; `prefix` begins messages."""
+    with experiment.block.located(prefix=prefix):
+        run = settle(request)
+        _check_room(experiment, run)
+    return run
 
 
-class _Checks:
-    """Checks the trials of an experiment; environments that several share are made once."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
-        self._samples: dict[str, Sample] = {}
-        self._known_envs: set[str] = set()
-
-    def checked(self, trial: Trial, *, told: bool) -> Trial:
-        """The trial, with its stop criteria as numbers.
-
-        Raises:
-            ConfigError, EnvError: it could not run; the message names the trial if it is `told`, and the line.
-        """
-        which = f"{trial.name}: " if told else ""
-        run = _settled(self.experiment, trial.request(), which)
-        self._look(run, which)
-        return dataclasses.replace(trial, stop=run.stop)
-
-    def _look(self, run: SettledRun, which: str) -> None:
-        """Look at the environment's spaces, and the network for them. Of more environments than MAX_ENVS only the names are checked."""
-        where = self.experiment.where
-        try:
-            if len(self._samples) < MAX_ENVS or sample_key(run) in self._samples:
-                look(run, samples=self._samples)
-            elif (env := entry_name(run.config.env)) not in self._known_envs:
-                resolve(run.config.env)
-                self._known_envs.add(env)
-        except UserError as error:
-            head, _, last = str(error).rpartition("\nraypid: ")  # the environment's own traceback, if it raised
-            said = where.error(f"{which}{last}", where.blamed(last), "env")
-            raise type(error)(f"{head}\nraypid: {said}") if head else said from None
-
-
-def _settled(experiment: Experiment, request: RunRequest, which: str) -> SettledRun:
-    """Settle one trial, and check that it has room; `which` begins messages."""
-    where, settings = experiment.where, request.settings
-    try:
-        run = settle(dataclasses.replace(request, stop=experiment.stop))
-        _check_room(experiment, overlay(request.recorded, settings), run.config)
-        return run
-    except ConfigError as error:
-        text, key = str(error), next((key for key in experiment.stop if repr(key) in str(error)), "")
-        names = {
-            "resources": ("num_gpus" if "GPU" in text else "num_workers", "resources"),
-            "stop": (f"stop.{key}", "stop"),
-        }
-        kind = "stop" if key else "resources" if isinstance(error, NoRoom) else ""
-        raise where.error(f"{which}{error}", *names.get(kind, (where.blamed(text),))) from None
-
-
-class NoRoom(ConfigError):
-    """A trial takes more than it may."""
-
-
-def check_run(experiment: Experiment, above: RunRequest | None = None) -> RunRequest:
-    """Check the settings of an experiment that is one run; returns what is asked for, with what the command line says beside it.
+def check_run(experiment: Experiment) -> RunRequest:
+    """Check the settings of an experiment that is one run; returns what is asked for.
 
     Raises:
         ConfigError: the message begins with file and line.
     """
-    apart: dict[str, object] = {"seed": experiment.seeds[0]} if experiment.seeds else {}
-    apart |= {"address": experiment.address} if experiment.address is not None else {}
-    taken = Given(apart)  # out of the settings, which still know where these came from
-    taken.sources |= {key: experiment.settings.sources[key] for key in apart if key in experiment.settings.sources}
-    settings = overlay(experiment.settings, taken)
-    above = above or RunRequest()
-    request = dataclasses.replace(
-        above,
-        run=experiment.run,
-        settings=settings,
-        recorded=Given({}),
-        stop=dict(experiment.stop),
-        options=dict(experiment.options),
-        out=experiment.out if experiment.out_given else None,
-        tuned=experiment.tuned,
-        notes=(*above.notes, *experiment.notes),
-    )
-    below = overlay(_below(experiment, settings), {})
-    _settled(
-        experiment, dataclasses.replace(request, settings=settings.without("address"), recorded=below, tuned=False), ""
-    )
-    origins = request.from_source("file", experiment.where.file).origins
-    return dataclasses.replace(request, origins={**origins, **above.origins})
+    _settled(experiment, experiment.request)
+    return experiment.request
 
 
 def cpus_of(config: Config) -> float:
@@ -269,40 +192,38 @@ def cpus_of(config: Config) -> float:
     return sum(bundle.get("CPU", 0.0) for bundle in bundles(config))
 
 
-def _check_room(experiment: Experiment, settings: Mapping[str, object], config: Config) -> None:
+def _check_room(experiment: Experiment, run: SettledRun) -> None:
     """Check that a trial fits into the resources that it may take, and into this machine, if that is where it will run.
 
     Raises:
         ConfigError: it would never start.
     """
-    given, gpus = experiment.resources or {}, config.num_gpus
-    cpus, parts = cpus_of(config), ""
+    given, config, ray = experiment.resources or {}, run.config, sys.modules.get("ray")
+    cpus, parts = cpus_of(config), "num_workers 0"
     if config.on_ray:
-        driver = given.get("driver_cpu_limit", 0)
-        cpus += driver
-        shared = "cpu" in given and "num_cpus_per_worker" not in settings  # workers take what is left
-        worker = 0.001 if shared else config.num_cpus_per_worker
-        cpus -= max(1, config.num_workers) * (config.num_cpus_per_worker - worker)
-        parts = f" ({max(1, config.num_workers)} workers{f' of {worker:g}' if not shared else ''}"
-        parts += f", {config.num_learners} learners" if config.num_learners else ""
-        parts += f", driver_cpu_limit {driver:g})" if driver else ")"
-    needs = f"{'more than ' if parts and shared else ''}{cpus:g} CPU{'s' if cpus != 1 else ''}{parts}"
-    for name, needed, said in (("cpu", cpus, needs), ("gpu", gpus, f"{gpus:g} GPUs (num_gpus)")):
-        if needed > given.get(name, math.inf):
-            raise NoRoom(f"A trial takes {said}, but resources has {name} {given[name]:g}: it would never start.")
-    ray = sys.modules.get("ray")
+        if "cpu" in given and "num_cpus_per_worker" not in given_names(
+            overlay(run.request.recorded, run.request.settings)
+        ):
+            cpus = cpus_of(config.replace({"num_cpus_per_worker": 0.001}))  # workers take what is left
+        cpus += given.get("driver_cpu_limit", 0)
+        parts = f"num_workers {config.num_workers}, num_learners {config.num_learners}"
     shrinks = config.fit and experiment.is_one_run  # a trial does not: it waits until there is room
-    if chosen(experiment.address) is not None or shrinks or (ray is not None and ray.is_initialized()):
-        return
-    no_fit = " (fit shrinks a single run, but no trial)" if config.fit else ""
-    here = (
-        f"this machine has {{}}: it would never start. Give it less{no_fit}, or the address of a cluster that has more."
-    )
-    if given.get("cpu", cpus) > num_cores():
-        said = f"{given['cpu']:g} CPUs (resources)" if "cpu" in given else needs
-        raise NoRoom(f"A trial takes {said}, and {here.format(num_cores())}")
-    if (gpus := given.get("gpu", gpus)) > num_gpus():
-        raise NoRoom(f"A trial takes {gpus:g} GPUs, and {here.format(f'{num_gpus():g}')}")
+    address = experiment.request.settings.get("address")
+    is_here = chosen(address) is None and not (ray is not None and ray.is_initialized())
+    for name, needed, has, what in (
+        ("cpu", cpus, num_cores(), parts),
+        ("gpu", config.num_gpus, num_gpus(), "num_gpus"),
+    ):
+        takes, unit = given.get(name, needed), name.upper()
+        if needed > takes:
+            raise ConfigError(
+                f"A trial takes at least {needed:g} {unit}s ({what}), but resources has {name} {takes:g}: it would never start."
+            )
+        if takes > has and is_here and not shrinks:
+            raise ConfigError(
+                f"A trial takes at least {takes:g} {unit}s ({'resources' if name in given else what}), and this machine has {has:g}: it would never "
+                "start. Give it less, or the address of a cluster that has more."
+            )
 
 
 def _name(start: str, short: Mapping[str, str], varied: Mapping[str, object]) -> str:
@@ -381,7 +302,8 @@ def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Populatio
             raise ValueError("it holds no mapping")
         signature = values.pop("signature", None)
         signed = is_signed(PLAN, json.dumps(values, indent=1), signature)
-        trials, population = _trials(out, values), _population_of(values.get("population"), len(values["trials"]))
+        trials = _trials(out, values)
+        population = _population_of(values["population"], len(trials))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}.") from None
     for trial in trials:
@@ -397,48 +319,36 @@ def _population_of(saved: Any, members: int) -> Population | None:
     """
     if saved is None:
         return None
-    population = Population(**{**saved, "factors": tuple(map(float, saved["factors"]))})
+    population = Population.from_dict(saved)
     check_population(population, members)
     for spec in population.perturb.values():
-        ((word, _),) = spec.items()
-        if word not in (CHOICE, *KINDS):
-            raise ValueError(f"{shown(word)} is no distribution")
-        check_spec(word, spec)
+        if word_of(spec) in ("", GRID):
+            raise ValueError(f"{shown(spec)} is no distribution")
+        check_spec(word_of(spec), spec)
     return population
 
 
 def _trials(out: Path, values: Mapping[str, Any]) -> list[Trial]:
-    if values.get("format") != FORMAT:
-        raise ValueError(f"its format is {shown(values.get('format'))}, and this version reads {FORMAT}")
-    rows = values.get("trials")
-    if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_TRIALS:
-        raise ValueError("it has no list of trials")
-    trials = [_trial(out, row, index) for index, row in enumerate(rows, start=1)]
-    if len({trial.name for trial in trials}) < len(trials):
-        raise ValueError("two trials have one name")
+    """The trials that a file describes.
+
+    Raises:
+        ValueError, TypeError, KeyError: it does not describe any.
+    """
+    if values["format"] != FORMAT:
+        raise ValueError(f"its format is {shown(values['format'])}, and this version reads {FORMAT}")
+    trials = [Trial(**row, folder=out / row["name"]) for row in values["trials"]]
+    for index, trial in enumerate(trials, start=1):
+        for name, hint in get_type_hints(Trial).items():
+            coerce(name, getattr(trial, name), hint)
+        Resources.from_dict(trial.resources or {})
+        numbers = [*trial.stop.values(), *trial.options.values()]
+        is_finite = all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+        is_named = _NAME.fullmatch(trial.name) and trial.index == index
+        if not (is_named and is_finite and trial.options.keys() <= OPTIONS.keys()):
+            raise ValueError(f"trial {index} is not as raypid writes it")
+    if not 1 <= len({trial.name for trial in trials}) == len(trials) <= MAX_TRIALS:
+        raise ValueError("it has no trials, too many, or two of one name")
     return trials
-
-
-_TYPES = {
-    "index": int, "name": str, "run": str, "settings": dict, "stop": dict, "below": dict, "varied": dict, "resources": dict | None, "options": dict,
-}  # fmt: skip
-
-
-def _trial(out: Path, row: object, index: int) -> Trial:
-    if not isinstance(row, dict) or row.keys() != _TYPES.keys():
-        raise ValueError(f"trial {index} lacks something, or has too much")
-    for key, kind in _TYPES.items():
-        if not isinstance(row[key], kind) or (isinstance(row[key], bool) and kind is not bool):
-            raise ValueError(f"{key} of trial {index} is {shown(row[key])}")
-    if row["index"] != index or not _NAME.fullmatch(row["name"]):
-        raise ValueError(f"trial {index} has the index {row['index']} and the name {shown(row['name'])}")
-    numbers = [*row["stop"].items(), *row["options"].items(), *(row["resources"] or {}).items()]
-    for key, value in numbers:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{key} of trial {index} is {shown(value)}")
-    if not row["options"].keys() <= OPTIONS.keys() or not (row["resources"] or {}).keys() <= set(RESOURCES):
-        raise ValueError(f"trial {index} has options or resources that do not exist")
-    return Trial(**row, folder=out / row["name"])
 
 
 def is_experiment(folder: Path) -> bool:
@@ -453,15 +363,8 @@ def check_new(out: Path, *, overwrite: bool) -> None:
         UserError: it cannot be written.
         ConfigError: it holds something, and `overwrite` is not given or it is no experiment; or a running process writes to it.
     """
-    with usable(out, "The experiment's folder"):
-        if out.exists() and not out.is_dir():
-            raise ConfigError(f"{out} is a file, not a folder.")
-        empty = not out.is_dir() or not any(out.iterdir())
-    check_folder_writable(out, "The experiment's folder")
-    if (out / ".lock").exists():
-        with lock_folder(out):
-            pass
-    if empty:
+    check_folder(out, resume=False, overwrite=True, what="The experiment's folder")
+    if not out.is_dir() or not any(out.iterdir()):
         return
     if not is_experiment(out):
         raise ConfigError(f"{out} is not empty and holds no experiment: choose another folder.")
@@ -495,7 +398,13 @@ def begin(
         clear_experiment(experiment.out)
         write_plan(experiment.out, trials, experiment.population)
     return [
-        Planned(trials, one.out, one.population, address or one.address, max_concurrent or one.max_concurrent)
+        Planned(
+            trials,
+            one.out,
+            one.population,
+            address or one.request.settings.get("address"),
+            max_concurrent or one.block.words.max_concurrent,
+        )
         for one, trials in planned
     ]
 

@@ -8,11 +8,12 @@ which is then drawn anew or multiplied by a factor (explore).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
-from raypid.errors import ConfigError
+from raypid.settings.config import ConfigError, Settings, check_values
 from raypid.settings.variants import CHOICE, KINDS, Spec, draw
 
 FIXED = (
@@ -27,23 +28,24 @@ FIXED = (
     "seed",
 )
 """Settings that a run cannot change while it goes on, or that say what is learnt."""
-FACTORS = (0.8, 1.25)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Population:
+@dataclass(kw_only=True, slots=True)
+class Population(Settings):
     """How a population evolves."""
 
-    interval: int
+    interval: int = 0
     """Environment steps of each member between two rounds."""
-    perturb: Mapping[str, Spec]
+    perturb: dict[str, Spec] = field(default_factory=dict)
     """The settings that change -> the distribution that they were drawn from."""
     quantile: float = 0.25
     """The part of the population that is replaced by the best part of this size; at least one member."""
     resample: float = 0.25
     """Probability with which a setting is drawn anew."""
-    factors: tuple[float, float] = FACTORS
-    """One of these multiplies a setting that is not drawn anew."""
+    factors: tuple[float, ...] = (0.8, 1.25)
+    """One of these two multiplies a setting that is not drawn anew."""
+
+    ranges: ClassVar[Mapping[str, tuple[str, ...]]] = {"be at least 1": ("interval",), "lie in [0, 1]": ("resample",)}
 
     def explored(self, settings: Mapping[str, object], rng: np.random.Generator) -> dict[str, object]:
         """The settings of a better member, changed."""
@@ -87,8 +89,10 @@ def check_population(population: Population, members: int) -> None:
         raise ConfigError(
             f"A population has at least 2 members, not {members}: set num_samples, or repeat, to 4 or more."
         )
-    if population.interval < 1:
-        raise ConfigError(f"population.interval takes environment steps of at least 1, not {population.interval}.")
+    try:
+        check_values(population)
+    except ConfigError as error:
+        raise ConfigError(f"population.{error}") from None
     for name in population.perturb:
         if name.partition(".")[0] in FIXED:
             raise ConfigError(
@@ -100,7 +104,5 @@ def check_population(population: Population, members: int) -> None:
         )
     if not 0 < population.quantile <= 0.5:
         raise ConfigError(f"population.quantile lies above 0 and at most at 0.5, not at {population.quantile:g}.")
-    if not 0 <= population.resample <= 1:
-        raise ConfigError(f"population.resample is a probability, not {population.resample:g}.")
-    if not all(0 < factor < 100 for factor in population.factors):
+    if len(population.factors) != 2 or not all(0 < factor < 100 for factor in population.factors):
         raise ConfigError(f"population.factors are two numbers above 0, not {list(population.factors)}.")
