@@ -24,8 +24,8 @@ from raypid.errors import UserError
 from raypid.plugins.registry import ENVS, NETWORKS
 from raypid.run.known_keys import KnownKeys, check_stop, known_keys
 from raypid.settings.config import Config, ModelConfig, canonical, given_names, overlay
-from raypid.settings.files import _written, read_run, read_values
-from raypid.settings.marked import parse_marked
+from raypid.settings.files import read_block, read_run, read_values
+from raypid.settings.marked import Marked, parse_marked
 from raypid.settings.stops import read_stop
 from raypid.settings.variants import variants
 from raypid.sweep.experiment import experiments_from
@@ -312,7 +312,7 @@ def check_experiments(values: Mapping[str, Any]) -> None:
     """
     blocks = [values, *(value for value in values.values() if isinstance(value, Mapping))]
     if not any("run" in block for block in blocks):
-        check_settings("", _written("", values, "--config").settings)
+        check_settings("", read_block(Marked("file", dict(values))).settings)
         return
     for block in (block for block in blocks if isinstance(block.get("config"), Mapping)):
         check_settings(
@@ -320,9 +320,9 @@ def check_experiments(values: Mapping[str, Any]) -> None:
         )
     for experiment in experiments_from(_closed_parts(values)):
         first = next(variants(experiment.settings, 1, np.random.default_rng(0)))
-        check_settings(experiment.run, first.settings)
+        check_settings(str(experiment.request.run), first.settings)
         check_parts(first.settings, ())
-        check_end(experiment.run, experiment.stop)
+        check_end(str(experiment.request.run), experiment.request.stop)
 
 
 def _closed_parts(values: Mapping[str, Any]) -> dict[str, Any]:

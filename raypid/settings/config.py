@@ -785,13 +785,16 @@ class Config(Settings):
                 )
 
 
-def check_values(settings: Settings) -> None:
+def check_values(settings: Settings, prefix: str = "") -> None:
     """Check numbers by the `ranges` of each class, and that machine integers hold them; a seed may be any.
+
+    Args:
+        prefix: stands before names in messages, such as "resources.".
 
     Raises:
         ConfigError: a value out of range.
     """
-    for name, number, _ in _numbers(settings):
+    for name, number, _ in _numbers(settings, prefix):
         if name != "seed" and isinstance(number, int) and abs(number) >= 2**63:
             raise ConfigError(f"{name} must be below 2^63, not {number!r}.")
     for owner in reversed(type(settings).__mro__):
@@ -800,7 +803,7 @@ def check_values(settings: Settings) -> None:
                 value = getattr(settings, name)
                 if value is not None and not RANGES[rule](value):
                     none = " (or none)" if type(None) in get_args(type_hints(type(settings))[name]) else ""
-                    raise ConfigError(f"{name} must {rule}{none}, not {value!r}.")
+                    raise ConfigError(f"{prefix}{name} must {rule}{none}, not {value!r}.")
 
 
 def _numbers(settings: Settings, prefix: str = "") -> Iterator[tuple[str, object, object]]:

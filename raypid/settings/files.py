@@ -271,7 +271,7 @@ def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
         return _recorded(marked)
     block = read_block(marked)
     several = [word for word in Words.several if getattr(block.words, word) not in (None, 1)]
-    several += [name for key, value in block.settings.items() if _makes_several(name := canonical(key), value)]
+    several += [name for key, value in block.settings.items() if makes_several(name := canonical(key), value)]
     several += ["run"] if word_of(block.words.run) else []
     with block.located():
         if several:
@@ -280,7 +280,7 @@ def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
     return block.request()
 
 
-def _makes_several(name: str, value: object) -> bool:
+def makes_several(name: str, value: object) -> bool:
     """Whether a setting varies, or is an experiment with a name."""
     is_named = isinstance(value, Mapping) and bool({"run", "config", "stop"} & value.keys()) and name not in GROUPS
     return is_named or any(True for _ in specs(value)) or (name == "seed" and isinstance(value, list | tuple))

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -68,6 +68,11 @@ class Experiment:
     """Written without a name, so that it is a single run if nothing varies."""
 
     @property
+    def settings(self) -> dict[str, object]:
+        """By our names, env among them; grids and distributions as they were written."""
+        return {canonical(key): value for key, value in self.request.settings.items()}
+
+    @property
     def out(self) -> Path:
         """The experiment's folder."""
         return self.request.out or Path("runs", self.name)
@@ -97,7 +102,7 @@ def read_experiments(path: str | Path, above: RunRequest | None = None) -> list[
         ConfigError: the file cannot be read, or something in it is wrong; the message begins with file and line.
     """
     marked = read_marked(path)
-    marked = dataclasses.replace(marked, values=unsigned(marked.values))
+    marked = replace(marked, values=unsigned(marked.values))
     above = above or RunRequest()
     places = places_of(marked)
     if places == [()]:
@@ -108,7 +113,7 @@ def read_experiments(path: str | Path, above: RunRequest | None = None) -> list[
     found = []
     for (name,) in places:
         out = above.out / name if above.out is not None and several else above.out
-        found.append(_experiment(marked, (name,), name, dataclasses.replace(above, out=out)))
+        found.append(_experiment(marked, (name,), name, replace(above, out=out)))
     return found
 
 
@@ -182,10 +187,8 @@ def _experiment(marked: Marked, keys: Keys, name: str, above: RunRequest) -> Exp
         if keys and above.run is not None and block.words.run not in (None, above.run):
             raise ConfigError(f"--run {above.run} is not what the experiment {name!r} runs: leave it out.")
         run = above.run or block.words.run
-        if run is None:
-            raise ConfigError("Name the algorithm: run: PPO.")
-        if word_of(run):
-            raise ConfigError("run is one algorithm: write an experiment for each.")
+        if run is None or word_of(run):
+            raise ConfigError("Name one algorithm, and write an experiment for each of several: run: PPO.")
         block.words = block.words.replace({"run": (run := algorithm_of(run))})
     cls: type[Config] = ALGORITHMS.get(run).Config
     block.check(cls)
@@ -193,25 +196,27 @@ def _experiment(marked: Marked, keys: Keys, name: str, above: RunRequest) -> Exp
     with block.located():
         _check_fixed(block.settings, above.settings)
     request = join(block.request(), above)
-    for key in [*above.settings, *(block.places if above.stop is not None else ())]:
-        if key in above.settings or key.partition(".")[0] == "stop":
-            block.places.pop(canonical(key), None)  # what is wrong with it is not wrong in the file
+    fixed = {*map(canonical, above.settings), *(() if above.stop is None else ("stop",))}
+    block.places = {  # what is wrong with what is fixed is not wrong in the file
+        name: place for name, place in block.places.items() if fixed.isdisjoint((name, name.partition(".")[0]))
+    }
     with block.located():
-        if not request.settings.get("env"):
-            raise ConfigError("Name the environment: env: CartPole-v1.")
-        if word_of(request.settings.get("address")):
-            raise ConfigError("address takes no grid: all trials run on one cluster.")
-        num_samples, seeds = _seeds(block.words, request.settings)
-        return Experiment(
+        found = Experiment(
             name=name,
-            request=dataclasses.replace(request, out=_out(block.words, request.out, name)),
+            request=replace(request, out=_out(block.words, request.out, name)),
             block=block,
-            seeds=seeds,
-            num_samples=num_samples,
             resources=_resources(block.words),
-            population=_population(block.words, request.settings),
             flat=not keys,
         )
+        if not found.settings.get("env"):
+            raise ConfigError("Name the environment: env: CartPole-v1.")
+        if word_of(found.settings.get("address")):
+            raise ConfigError("address takes no grid: all trials run on one cluster.")
+        num_samples, seeds = _seeds(block.words, found.settings)
+        if len(seeds) == 1:
+            request.settings["seed"] = seeds[0]
+        population = _population(block.words, found.settings)
+        return replace(found, num_samples=num_samples, seeds=seeds, population=population)
 
 
 def _check_fixed(settings: Given, above: Given) -> None:
@@ -266,7 +271,7 @@ def _resources(words: Words) -> dict[str, float] | None:
     if words.resources is None:
         return None
     resources = nested(Resources(), "resources", words.resources)
-    check_values(resources)
+    check_values(resources, "resources.")
     if (resources.driver_cpu_limit or 0) > (math.inf if resources.cpu is None else resources.cpu):
         raise ConfigError(
             f"resources.driver_cpu_limit {resources.driver_cpu_limit:g} is a part of cpu, which is {resources.cpu:g}."
@@ -279,11 +284,7 @@ def _population(words: Words, settings: Mapping[str, object]) -> Population | No
     given = words.population
     if given is None:
         return None
-    drawn = {
-        canonical(key): dict(x)
-        for key, x in settings.items()
-        if isinstance(x, Mapping) and word_of(x) not in ("", GRID)
-    }
+    drawn = {name: x for name, x in settings.items() if isinstance(x, Mapping) and word_of(x) not in ("", GRID)}
     names = coerce("population.perturb", given.get("perturb", list(drawn)), tuple[str, ...])
     if unknown := [name for name in names if canonical(name) not in drawn]:
         raise ConfigError(

@@ -28,7 +28,7 @@ from raypid.run.placement import bundles
 from raypid.run.resolve import SettledRun, look, sample_key, settle
 from raypid.runtime.resources import num_cores, num_gpus
 from raypid.settings.address import chosen
-from raypid.settings.config import Config, ConfigError, canonical, coerce, given_names, overlay
+from raypid.settings.config import Config, ConfigError, coerce, given_names, overlay
 from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest
 from raypid.settings.variants import GRID, check_spec, num_combinations, variants, word_of
@@ -107,9 +107,8 @@ def plan(experiment: Experiment) -> list[Trial]:
             The message begins with file and line.
     """
     request = experiment.request
-    settings = {canonical(key): value for key, value in request.settings.without("address").items()}
-    if experiment.seeds:
-        settings.pop("seed", None)
+    apart = ("address", *(("seed",) if experiment.seeds else ()))
+    settings = {name: value for name, value in experiment.settings.items() if name not in apart}
     with experiment.block.located():
         _check_whole(experiment, settings)
     rng = np.random.default_rng(experiment.seeds[0] if experiment.seeds else 0)
@@ -208,7 +207,7 @@ def _check_room(experiment: Experiment, run: SettledRun) -> None:
         cpus += given.get("driver_cpu_limit", 0)
         parts = f"num_workers {config.num_workers}, num_learners {config.num_learners}"
     shrinks = config.fit and experiment.is_one_run  # a trial does not: it waits until there is room
-    address = experiment.request.settings.get("address")
+    address = experiment.settings.get("address")
     is_here = chosen(address) is None and not (ray is not None and ray.is_initialized())
     for name, needed, has, what in (
         ("cpu", cpus, num_cores(), parts),
@@ -402,7 +401,7 @@ def begin(
             trials,
             one.out,
             one.population,
-            address or one.request.settings.get("address"),
+            address or one.settings.get("address"),
             max_concurrent or one.block.words.max_concurrent,
         )
         for one, trials in planned

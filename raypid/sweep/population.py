@@ -89,10 +89,7 @@ def check_population(population: Population, members: int) -> None:
         raise ConfigError(
             f"A population has at least 2 members, not {members}: set num_samples, or repeat, to 4 or more."
         )
-    try:
-        check_values(population)
-    except ConfigError as error:
-        raise ConfigError(f"population.{error}") from None
+    check_values(population, "population.")
     for name in population.perturb:
         if name.partition(".")[0] in FIXED:
             raise ConfigError(

@@ -96,7 +96,7 @@ def test_the_trials_are_shown(shell: Shell) -> None:
             [("3", "0.001"), ("3", "0.0001"), ("4", "0.001"), ("4", "0.0001")], start=1
         )),
     ]  # fmt: skip
-    assert shell("train", "-f", "one.yaml", "--dry-run")[1].startswith("one: one run of PPO on CartPole-v1")
+    assert shell("train", "-f", "one.yaml", "--dry-run")[1].startswith("one.yaml: one run of PPO on CartPole-v1")
 
 
 def test_a_dry_run_ends_as_the_run_would(shell: Shell) -> None:
@@ -131,7 +131,10 @@ def test_the_examples_can_be_run(shell: Shell) -> None:
         (["-f", "sweep.yaml", "--out", "planned"], "Resume it (raypid train --resume planned)"),
         (["-f", "sweep.yaml", "--out", "x" * 300], "The experiment's folder cannot be"),
         (["-f", "sweep.yaml", "--out", "one.yaml"], "one.yaml is a file"),
-        (["-f", "sweep.yaml", "--tuned", "nosuch"], "sweep.yaml:1: There are no tuned settings called 'nosuch'"),
+        (
+            ["-f", "sweep.yaml", "--tuned", "nosuch"],
+            "sweep.yaml:1: trial-001-lr=0.001,seed=3: There are no tuned settings called 'nosuch'",
+        ),
         (["-f", "sweep.yaml", "--stop", "{}"], "sweep.yaml:1: 'sweep' has no stop criterion"),
         (["-f", "."], "'.' is a folder"),
         (["--resume", "."], "/experiment.json is damaged"),

@@ -18,6 +18,7 @@ from raypid.errors import UserError
 from raypid.plugins.trust import UntrustedError
 from raypid.run.folder import lock_folder
 from raypid.run.resolve import resolve_config
+from raypid.settings.config import renamed
 from raypid.settings.request import RunRequest
 from raypid.settings.variants import grid_search
 from raypid.sweep.experiment import check_experiments, experiments_from, read_experiments
@@ -99,7 +100,9 @@ def test_the_documents_example(two_cores: None) -> None:
     assert trials[3].folder == Path("runs/cartpole-ppo/trial-004-num_epochs=4,batch_size=128")
     assert all(t.stop == {"episode_reward_mean": 200.0, "time_total_s": 180.0} for t in trials)
     assert all(t.resources == {"cpu": 2, "driver_cpu_limit": 1} and t.settings["seed"] == 0 for t in trials)
-    assert "num_sgd_iter is called num_epochs, sgd_batchsize is called batch_size here" in experiment.notes
+    assert renamed(experiment.request.settings) == [
+        "num_sgd_iter is called num_epochs, sgd_batchsize is called batch_size here"
+    ]
 
 
 def test_yaml_json_and_a_dictionary_say_the_same(two_cores: None) -> None:
@@ -124,6 +127,8 @@ def test_three_seeds_of_two_learning_rates() -> None:
         ("seed: [3, 1]", [3, 1]),
         ("config: {seed: {grid_search: [3, 1]}}", [3, 1]),
         ("num_samples: 2", [0, 1]),
+        ("{num_samples: 2, repeat: 2}", [0, 1, 2, 3]),
+        ("seed: [5]", [5]),
         ("{num_samples: 2, seed: 4}", [4, 5]),
         ("seed: 5", [5]),
     ],
@@ -200,7 +205,7 @@ BAD = [
     (FLAT + "config:\n  lrr: {grid_search: [1]}", "e.yaml:5: Unknown setting 'lrr'. Did you mean 'lr'"),
     (FLAT + "config:\n  grad_clip: 1", "e.yaml:5: Unknown setting 'grad_clip'. docs/coming-from/"),
     (FLAT + "model:\n  hiden: [1]", "e.yaml:5: Unknown setting 'model.hiden'. Did you mean 'model.hidden'"),
-    (FLAT + "config: {run: PPO}", "e.yaml:4: run belongs to the experiment, beside config"),
+    (FLAT + "config: {run: PPO}", "e.yaml:4: 'run' stands here twice"),
     (FLAT + "lr: {grid_search: []}", "e.yaml:4: lr: grid_search has no values"),
     (FLAT + "lr:\n  grid_search:\n  - 1\n  - fast", "e.yaml:7: lr takes a number, not 'fast'"),
     (FLAT + "lr: {grid_search: [1, -1]}", "e.yaml:4: trial-002-lr=-1: lr must be above 0"),
@@ -222,8 +227,8 @@ BAD = [
     ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(f"{c}: &{c} [{','.join(['*' + p] * 10)}]\n" for p, c in zip("abcdef", "bcdefg")),
      "more than 1,000,000"),
     (FLAT.replace("PPO", "PPOO"), "e.yaml:1: Unknown algorithm 'PPOO'. Did you mean 'PPO'"),
-    (FLAT.replace("run: PPO\n", ""), "e.yaml:1: Name the algorithm"),
-    (FLAT.replace("run: PPO", "run: {grid_search: [PPO, A2C]}"), "e.yaml:1: run is one algorithm"),
+    (FLAT.replace("run: PPO\n", ""), "e.yaml:1: Name one algorithm"),
+    (FLAT.replace("run: PPO", "run: {grid_search: [PPO, A2C]}"), "e.yaml:1: Name one algorithm, and write an experiment for each"),
     (FLAT.replace("env: CartPole-v1\n", ""), "e.yaml:1: Name the environment"),
     (FLAT.replace("CartPole", "CartPol"), "e.yaml:2: Unknown environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
     (FLAT.replace("CartPole-v1", "{grid_search: [CartPole-v1, CartPol-v1]}"), "e.yaml:2: trial-002-env=CartPol-v1: Unknown environment"),
@@ -232,31 +237,29 @@ BAD = [
     (FLAT.replace("timesteps_total", "\n  timesteps_totl").replace("{", "").replace("}", ""), "e.yaml:4: Unknown stop criterion 'timesteps_totl'"),
     (FLAT.replace("100", "soon"), "e.yaml:3: The stop criterion 'timesteps_total' takes a number"),
     (FLAT.replace("stop: {timesteps_total: 100}\n", ""), "e.yaml:1: 'e' has no stop criterion"),
-    (FLAT + "repeat: 0", "e.yaml:4: repeat takes a whole number of at least 1"),
-    (FLAT + "repeat: 2\nseed: [1, 2]", "e.yaml:4: seed lists the seeds"),
-    (FLAT + "seed: [1, 1]", "e.yaml:4: seed has 1 twice"),
-    (FLAT + "seed: [-1]", "e.yaml:4: seed takes whole numbers"),
-    (FLAT + "num_samples: 2\nrepeat: 2", "e.yaml:5: Nothing is drawn here"),
+    (FLAT + "repeat: 0", "e.yaml:4: repeat must be at least 1"),
+    (FLAT + "repeat: 2\nseed: [1, 2]", "e.yaml:4: repeat asks for several seeds, and seed says which they are"),
+    (FLAT + "seed: [1, 1]", "e.yaml:4: seed takes at least one value, and none of them twice, not [1, 1]"),
+    (FLAT + "seed: [-1]", "e.yaml:4: seed must be at least 0"),
     (FLAT + "num_samples: 20000", f"e.yaml:1: 'e' has 20,000 trials (20,000 seeds), and at most {MAX_TRIALS:,}"),
-    (FLAT + "resources: {cpus: 2}", "e.yaml:4: resources has no 'cpus'. Did you mean 'cpu'"),
+    (FLAT + "resources: {cpus: 2}", "e.yaml:4: In 'resources': Unknown setting 'cpus'. Did you mean 'cpu'"),
     (FLAT + "resources: {cpu: 1, driver_cpu_limit: 2}", "e.yaml:4: resources.driver_cpu_limit 2 is a part of cpu"),
-    (FLAT + "resources: {cpu: 1}\nnum_workers: 2\nnum_cpus_per_worker: 1", "A trial takes 2 CPUs (2 workers of 1), but resources has cpu 1"),
-    (FLAT + "num_workers: {grid_search: [0, 9999]}", "e.yaml:4: trial-002-num_workers=9999: A trial takes 9999 CPUs"),
-    (FLAT + "num_gpus: 99", "A trial takes 99 GPUs"),
-    (FLAT + "out: ''", "e.yaml:4: out takes the name of a folder"),
-    (FLAT + "max_concurrent: 0", "e.yaml:4: max_concurrent takes a whole number"),
-    (FLAT + "tuned: 3", "e.yaml:4: tuned takes true, false, or what `raypid tune` has saved"),
+    (FLAT + "resources: {cpu: 1}\nnum_workers: 2\nnum_cpus_per_worker: 1", "A trial takes at least 2 CPUs (num_workers 2, num_learners 0), but resources has cpu 1"),
+    (FLAT + "num_workers: {grid_search: [0, 9999]}", "e.yaml:4: trial-002-num_workers=9999: A trial takes at least 9999 CPUs"),
+    (FLAT + "num_gpus: 99", "A trial takes at least 99 GPUs (num_gpus)"),
+    (FLAT + "out: ''", "e.yaml:4: out is empty"),
+    (FLAT + "max_concurrent: 0", "e.yaml:4: max_concurrent must be at least 1"),
+    (FLAT + "tuned: 3", "e.yaml:4: tuned takes true or false or text"),
     (FLAT + "tuned: nosuch", "e.yaml:4: There are no tuned settings called 'nosuch'"),
     (FLAT.replace("CartPole", "Acrobot") + "tuned: true", "e.yaml:4: There are no tuned settings for PPO on Acrobot-v1"),
     (FLAT.replace("CartPole-v1", "[CartPole-v1, Nope-v1]"),
      "e.yaml:2: env takes one environment, not ['CartPole-v1', 'Nope-v1']. To try each of them, write env: {grid_search: [...]}"),
     (FLAT + "lr: [1e-3, 1e-4]", "To try each of them, write lr: {grid_search: [...]}"),
-    (FLAT + "lr: {grid_search: [1, 2], choice: [1]}", "is a mapping of one word, and here are grid_search and choice"),
     (FLAT + "lr: {grid_search: [1e-3, 0.001]}", "e.yaml:4: lr: grid_search has 0.001 twice"),
     (FLAT + "model: {hidden: {grid_search: [[8], [9], [8]]}}", "e.yaml:4: model.hidden: grid_search has [8] twice"),
     (FLAT + "lrr: 1\ncheckpoint_freq: 1", "e.yaml:4: Unknown setting 'lrr'. Did you mean 'lr'? 'checkpoint_freq' is 'checkpoint_interval' here."),
     (FLAT.replace("100", "-5"), "e.yaml:3: The stop criterion 'timesteps_total' takes a number above 0, not -5"),
-    (FLAT + "fit: true\nrepeat: 2\nnum_workers: 9999", "it would never start. Give it less (fit shrinks a single run, but no trial)"),
+    (FLAT + "fit: true\nrepeat: 2\nnum_workers: 9999", "it would never start. Give it less"),
     ("a: {run: PPO}\nb: 3", "e.yaml:2: 'b' is neither a key of an experiment"),
     ("a/b: {run: PPO}", "e.yaml:1: The name of an experiment is that of its folder"),
     ("..: {run: PPO}", "The name of an experiment"),
@@ -323,7 +326,7 @@ def test_all_plans_are_there_before_the_first_trial() -> None:
 def test_run_may_be_a_class() -> None:
     block = {"env": "CartPole-v1", "stop": {"time_total_s": 1}}
     for run in (raypid.A2C, "A2C", A2C):
-        assert experiments_from({"x": {"run": run, **block}})[0].run == "A2C"
+        assert experiments_from({"x": {"run": run, **block}})[0].request.run == "A2C"
     with pytest.raises(UserError, match="Experiment 'x': An algorithm is a name or a class"):
         experiments_from({"x": {"run": 3, **block}})
 
