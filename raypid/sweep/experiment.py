@@ -240,24 +240,22 @@ def _check_fixed(settings: Given, above: Given) -> None:
 
 def _seeds(words: Words, settings: Mapping[str, object]) -> tuple[int, tuple[int, ...]]:
     """(number of samples, seeds). Where nothing is drawn, `num_samples` is a number of seeds."""
-    seed, drawn = settings.get("seed"), is_drawn({key: value for key, value in settings.items() if key != "seed"})
+    samples, repeat, seed = words.num_samples, words.repeat, settings.get("seed")
+    if not is_drawn({name: value for name, value in settings.items() if name != "seed"}):
+        samples, repeat = (samples, repeat) if word_of(seed) not in ("", GRID) else (1, samples * repeat)
     listed = seed[GRID] if isinstance(seed, Mapping) and word_of(seed) == GRID else seed
-    is_named = isinstance(listed, list | tuple) or bool(word_of(listed))
-    if is_named and (words.repeat > 1 or (words.num_samples > 1 and not drawn and not word_of(listed))):
+    if repeat > 1 and (word_of(listed) or isinstance(listed, list | tuple)):
         word = "repeat" if words.repeat > 1 else "num_samples"
         raise ConfigError(f"{word} asks for several seeds, and seed says which they are: give one of the two.")
-    if word_of(listed):
-        return words.num_samples, ()
-    if is_named:
-        seeds = tuple(coerce("seed", one, int) for one in listed)
-        if len(set(seeds)) != max(1, len(seeds)):
-            raise ConfigError(f"seed takes at least one value, and none of them twice, not {shown(listed)}.")
-        return words.num_samples, seeds
-    count = words.repeat if drawn else words.repeat * words.num_samples
-    if is_none(seed) and count == 1:
-        return words.num_samples, ()
-    first = coerce("seed", 0 if is_none(seed) else seed, int)
-    return words.num_samples if drawn else 1, tuple(range(first, first + count))
+    if word_of(listed) or (is_none(listed) and repeat == 1):
+        return samples, ()
+    if not isinstance(listed, list | tuple):
+        first = coerce("seed", 0 if is_none(listed) else listed, int)
+        listed = range(first, first + repeat)
+    seeds = tuple(coerce("seed", one, int) for one in listed)
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise ConfigError(f"seed takes whole numbers of at least 0, at least one and none twice, not {shown(seed)}.")
+    return samples, seeds
 
 
 def _out(words: Words, out: Path | None, name: str) -> Path | None:
