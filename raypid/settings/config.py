@@ -256,8 +256,8 @@ def _flat(values: Mapping[str, object]) -> Given:
         if isinstance(value, ModelConfig):
             value = value.to_dict()
             sources = [*sources[:-1], replace(sources[-1], value=value)]
-        is_group = key == "model" and isinstance(value, Mapping) and not word_of(value)
-        if is_group and all(isinstance(name, str) for name in value):
+        is_group = key == "model" and not word_of(value)
+        if is_group and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
             for name, part in value.items():
                 flat[f"model.{name}"] = part
                 flat.sources[f"model.{name}"] = [

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter, getitem
+from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar
 
@@ -219,7 +218,7 @@ def read_block(marked: Marked, keys: Keys = ()) -> Block:
     """
     block = Block(marked, keys)
     words: dict[str, object] = {}
-    for place, key, value in entries(functools.reduce(getitem, keys, marked.values), keys):
+    for place, key, value in entries(marked.at(keys), keys):
         name = canonical(key)
         if (before := block.places.get(name)) is not None:
             same = (

@@ -52,6 +52,13 @@ class Marked:
     kind: Literal["file", "flag", "given"] = "file"
     """What the values were given by: a file, JSON text of a flag, or a dictionary in Python."""
 
+    def at(self, keys: Keys) -> Any:
+        """The value that lies at these keys."""
+        value: Any = self.values
+        for key in keys:
+            value = value[key]
+        return value
+
     def line(self, keys: Keys) -> int:
         """The line of what lies at these keys, or of what is around it."""
         return next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 1)
@@ -219,5 +226,6 @@ def _mark(node: yaml.Node, keys: Keys, lines: dict[Keys, int]) -> None:
     elif isinstance(node, yaml.SequenceNode):
         pairs = [(i, part, part) for i, part in enumerate(node.value)]
     for key, place, value in pairs:
-        lines[(*keys, key)] = place.start_mark.line + 1
-        _mark(value, (*keys, key), lines)
+        inner = (*keys, key)
+        lines[inner] = place.start_mark.line + 1
+        _mark(value, inner, lines)

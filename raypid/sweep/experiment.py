@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from raypid.errors import shown
 from raypid.plugins.registry import ALGORITHMS, suggest
@@ -73,6 +73,12 @@ class Experiment:
         return {canonical(key): value for key, value in self.request.settings.items()}
 
     @property
+    def address(self) -> str | None:
+        """Ray cluster that the trials run on."""
+        address = self.settings.get("address")
+        return None if is_none(address) else str(address)
+
+    @property
     def out(self) -> Path:
         """The experiment's folder."""
         return self.request.out or Path("runs", self.name)
@@ -103,17 +109,15 @@ def read_experiments(path: str | Path, above: RunRequest | None = None) -> list[
     """
     marked = read_marked(path)
     marked = replace(marked, values=unsigned(marked.values))
-    above = above or RunRequest()
-    places = places_of(marked)
-    if places == [()]:
-        return [_experiment(marked, (), Path(path).stem, above)]
+    above, places = above or RunRequest(), places_of(marked)
     several, env = len(places) > 1, above.settings.get("env")
-    if several and env is not None and len({str(marked.values[name].get("env")) for (name,) in places}) > 1:
+    if several and env is not None and len({str(block.get("env")) for block in blocks_of(marked)}) > 1:
         raise ConfigError(f"--env {env} would give all experiments of {path} one environment: leave it out.")
     found = []
-    for (name,) in places:
+    for keys in places:
+        name = str(keys[0]) if keys else Path(path).stem
         out = above.out / name if above.out is not None and several else above.out
-        found.append(_experiment(marked, (name,), name, replace(above, out=out)))
+        found.append(_experiment(marked, keys, name, replace(above, out=out)))
     return found
 
 
@@ -148,7 +152,7 @@ def check_experiments(experiments: Sequence[Experiment]) -> None:
                     )
 
 
-def places_of(marked: Marked) -> list[tuple[()] | tuple[str]]:
+def places_of(marked: Marked) -> list[Keys]:
     """Where the experiments of a file lie: () if it is a single one, without a name.
 
     Raises:
@@ -171,8 +175,7 @@ def places_of(marked: Marked) -> list[tuple[()] | tuple[str]]:
 
 def blocks_of(marked: Marked) -> list[dict[str, object]]:
     """What a file says of each experiment, its settings beside the words; nothing is checked."""
-    blocks = [marked.values if place == () else marked.values[place[0]] for place in places_of(marked)]
-    return [{key: value for _, key, value in entries(block)} for block in blocks]
+    return [{key: value for _, key, value in entries(marked.at(keys))} for keys in places_of(marked)]
 
 
 def _experiment(marked: Marked, keys: Keys, name: str, above: RunRequest) -> Experiment:
@@ -250,9 +253,9 @@ def _seeds(words: Words, settings: Mapping[str, object]) -> tuple[int, tuple[int
     if word_of(listed) or (is_none(listed) and repeat == 1):
         return samples, ()
     if not isinstance(listed, list | tuple):
-        first = coerce("seed", 0 if is_none(listed) else listed, int)
+        first: Any = coerce("seed", 0 if is_none(listed) else listed, int)
         listed = range(first, first + repeat)
-    seeds = tuple(coerce("seed", one, int) for one in listed)
+    seeds: Any = coerce("seed", [*listed], tuple[int, ...])
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ConfigError(f"seed takes whole numbers of at least 0, at least one and none twice, not {shown(seed)}.")
     return samples, seeds
@@ -283,7 +286,7 @@ def _population(words: Words, settings: Mapping[str, object]) -> Population | No
     if given is None:
         return None
     drawn = {name: x for name, x in settings.items() if isinstance(x, Mapping) and word_of(x) not in ("", GRID)}
-    names = coerce("population.perturb", given.get("perturb", list(drawn)), tuple[str, ...])
+    names: Any = coerce("population.perturb", given.get("perturb", list(drawn)), tuple[str, ...])
     if unknown := [name for name in names if canonical(name) not in drawn]:
         raise ConfigError(
             f"population.perturb names {unknown[0]!r}, which has no distribution in config, such as {{loguniform: [1e-5, 1e-2]}}."

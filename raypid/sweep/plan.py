@@ -28,7 +28,7 @@ from raypid.run.placement import bundles
 from raypid.run.resolve import SettledRun, look, sample_key, settle
 from raypid.runtime.resources import num_cores, num_gpus
 from raypid.settings.address import chosen
-from raypid.settings.config import Config, ConfigError, coerce, given_names, overlay
+from raypid.settings.config import Config, ConfigError, coerce, overlay
 from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest
 from raypid.settings.variants import GRID, check_spec, num_combinations, variants, word_of
@@ -200,19 +200,14 @@ def _check_room(experiment: Experiment, run: SettledRun) -> None:
     given, config, ray = experiment.resources or {}, run.config, sys.modules.get("ray")
     cpus, parts = cpus_of(config), "num_workers 0"
     if config.on_ray:
-        if "cpu" in given and "num_cpus_per_worker" not in given_names(
-            overlay(run.request.recorded, run.request.settings)
-        ):
+        if "cpu" in given and "num_cpus_per_worker" not in run.sources:
             cpus = cpus_of(config.replace({"num_cpus_per_worker": 0.001}))  # workers take what is left
         cpus += given.get("driver_cpu_limit", 0)
         parts = f"num_workers {config.num_workers}, num_learners {config.num_learners}"
     shrinks = config.fit and experiment.is_one_run  # a trial does not: it waits until there is room
-    address = experiment.settings.get("address")
-    is_here = chosen(address) is None and not (ray is not None and ray.is_initialized())
-    for name, needed, has, what in (
-        ("cpu", cpus, num_cores(), parts),
-        ("gpu", config.num_gpus, num_gpus(), "num_gpus"),
-    ):
+    is_here = chosen(experiment.address) is None and not (ray is not None and ray.is_initialized())
+    amounts = (("cpu", cpus, num_cores(), parts), ("gpu", config.num_gpus, num_gpus(), "num_gpus"))
+    for name, needed, has, what in amounts:
         takes, unit = given.get(name, needed), name.upper()
         if needed > takes:
             raise ConfigError(
@@ -302,7 +297,7 @@ def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Populatio
         signature = values.pop("signature", None)
         signed = is_signed(PLAN, json.dumps(values, indent=1), signature)
         trials = _trials(out, values)
-        population = _population_of(values["population"], len(trials))
+        population = _population_of(values.get("population"), len(trials))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path} is damaged: {reason(error)}.") from None
     for trial in trials:
@@ -401,7 +396,7 @@ def begin(
             trials,
             one.out,
             one.population,
-            address or one.settings.get("address"),
+            address or one.address,
             max_concurrent or one.block.words.max_concurrent,
         )
         for one, trials in planned
