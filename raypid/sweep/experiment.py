@@ -108,17 +108,7 @@ def read_experiments(path: str | Path, above: RunRequest | None = None) -> list[
         ConfigError: the file cannot be read, or something in it is wrong; the message begins with file and line.
     """
     marked = read_marked(path)
-    marked = replace(marked, values=unsigned(marked.values))
-    above, places = above or RunRequest(), places_of(marked)
-    several, env = len(places) > 1, above.settings.get("env")
-    if several and env is not None and len({str(block.get("env")) for block in blocks_of(marked)}) > 1:
-        raise ConfigError(f"--env {env} would give all experiments of {path} one environment: leave it out.")
-    found = []
-    for keys in places:
-        name = str(keys[0]) if keys else Path(path).stem
-        out = above.out / name if above.out is not None and several else above.out
-        found.append(_experiment(marked, keys, name, replace(above, out=out)))
-    return found
+    return _experiments(replace(marked, values=unsigned(marked.values)), above or RunRequest(), Path(path).stem)
 
 
 def experiments_from(values: Mapping[str, object]) -> list[Experiment]:
@@ -129,10 +119,20 @@ def experiments_from(values: Mapping[str, object]) -> list[Experiment]:
     """
     if not isinstance(values, Mapping) or not values or not all(isinstance(name, str) for name in values):
         raise ConfigError(f'Experiments are a dict such as {{"name": {{"run": "PPO", ...}}}}, not {shown(values)}.')
+    return _experiments(Marked("Experiments", dict(values), kind="given"), RunRequest(), "experiment")
+
+
+def _experiments(marked: Marked, above: RunRequest, stem: str) -> list[Experiment]:
+    places = places_of(marked)
+    several, env = len(places) > 1, above.settings.get("env")
+    if several and env is not None and len({str(block.get("env")) for block in blocks_of(marked)}) > 1:
+        raise marked.error(f"--env {env} would give all experiments one environment: leave it out.")
     found = []
-    for name, value in values.items():
-        marked = Marked(f"Experiment {name!r}", {name: value}, kind="given")
-        found += [_experiment(marked, place, name, RunRequest()) for place in places_of(marked)]
+    for keys in places:
+        name = str(keys[0]) if keys else stem
+        out = above.out / name if above.out is not None and several else above.out
+        own = replace(marked, path=f"Experiment {name!r}") if marked.kind == "given" else marked
+        found.append(_experiment(own, keys, name, replace(above, out=out)))
     return found
 
 
