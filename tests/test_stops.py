@@ -48,7 +48,7 @@ def test_what_is_accepted(given: object, read: dict[str, object]) -> None:
         ("reward=3,", "takes a number"),
         ('{"reward": ', "not valid JSON"),
         ("5km", "takes a number"),
-        ({"steps": 5, "timesteps_total": 6}, "'steps' and 'timesteps_total' are the same criterion: give one"),
+        ({"steps": 5, "timesteps_total": 6}, "two values for 'timesteps_total': give one"),
         ({1: 2}, "The name of a stop criterion is text"),
     ],
 )

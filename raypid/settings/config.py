@@ -747,7 +747,6 @@ class Config(Settings):
             ConfigError: a value out of range.
         """
         check_values(self)
-        _check_floats(self)
         for owner in reversed(type(self).__mro__):
             if "own_checks" in vars(owner):
                 vars(owner)["own_checks"](self)
@@ -786,7 +785,7 @@ class Config(Settings):
 
 
 def check_values(settings: Settings, prefix: str = "") -> None:
-    """Check numbers by the `ranges` of each class, and that machine integers hold them; a seed may be any.
+    """Check numbers by the `ranges` of each class, and that machine integers and float32 hold them: a seed may be any, and a bound infinite.
 
     Args:
         prefix: stands before names in messages, such as "resources.".
@@ -794,9 +793,6 @@ def check_values(settings: Settings, prefix: str = "") -> None:
     Raises:
         ConfigError: a value out of range.
     """
-    for name, number, _ in _numbers(settings, prefix):
-        if name != "seed" and isinstance(number, int) and abs(number) >= 2**63:
-            raise ConfigError(f"{name} must be below 2^63, not {number!r}.")
     for owner in reversed(type(settings).__mro__):
         for rule, names in vars(owner).get("ranges", {}).items():
             for name in names:
@@ -804,6 +800,12 @@ def check_values(settings: Settings, prefix: str = "") -> None:
                 if value is not None and not RANGES[rule](value):
                     none = " (or none)" if type(None) in get_args(type_hints(type(settings))[name]) else ""
                     raise ConfigError(f"{prefix}{name} must {rule}{none}, not {value!r}.")
+    for name, number, default in _numbers(settings, prefix):
+        if isinstance(number, int) and abs(number) >= 2**63 and name != "seed":
+            raise ConfigError(f"{name} must be below 2^63, not {number!r}.")
+        is_wide = isinstance(number, float) and not abs(number) < _FLOAT32 and number != default
+        if is_wide and not (name in _BOUNDS and number == math.inf):
+            raise ConfigError(f"{name} must be a number below 3.4e38, not {number!r}.")
 
 
 def _numbers(settings: Settings, prefix: str = "") -> Iterator[tuple[str, object, object]]:
@@ -814,19 +816,6 @@ def _numbers(settings: Settings, prefix: str = "") -> Iterator[tuple[str, object
             yield from _numbers(value, f"{field_.name}.")
         for number in value if isinstance(value, tuple) else (value,):
             yield prefix + field_.name, number, field_.default
-
-
-def _check_floats(config: Config) -> None:
-    """Refuse numbers that no float32 holds. An infinite bound is none.
-
-    Raises:
-        ConfigError: names the setting.
-    """
-    for name, value, default in _numbers(config):
-        if not isinstance(value, float) or abs(value) < _FLOAT32 or value == default:
-            continue
-        if not (name in _BOUNDS and value == math.inf):
-            raise ConfigError(f"{name} must be a number below 3.4e38, not {value!r}.")
 
 
 _FLOAT32 = 3.4e38

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 
 from raypid.errors import ConfigError, shown
-from raypid.storage.plain_data import read_json
+from raypid.settings.config import parse_value
 
 STEPS, SECONDS = "timesteps_total", "time_total_s"
 _UNITS = {"": (STEPS, 1), "k": (STEPS, 1e3), "K": (STEPS, 1e3), "M": (STEPS, 1e6), "G": (STEPS, 1e9), "s": (SECONDS, 1),
@@ -33,35 +32,32 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     """
     if stop is None:
         return {}
-    if (criteria := _criteria(stop, option)) is not None:
-        return _in_our_names(criteria)
-    name, value = _amount(stop, option)
-    if name == STEPS and isinstance(value, float):
-        raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
-    return {name: value}
+    criteria = _criteria(stop, option)
+    if criteria is None:
+        name, value = _amount(stop, option)
+        if name == STEPS and isinstance(value, float):
+            raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
+        return {name: value}
+    found: dict[str, object] = {}
+    for key, given in criteria.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
+        ours, number = SHORT.get(key, key), _number(given)
+        if ours in found and found[ours] != number:
+            raise ConfigError(f"{option} has two values for {ours!r}: give one of them.")
+        found[ours] = number
+    return found
 
 
 def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
     """The criteria of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
     if isinstance(stop, str) and stop.lstrip().startswith("{"):
-        return _json(stop, option)
+        stop = parse_value(stop)
+        if isinstance(stop, str):
+            raise ConfigError(f"{option} takes {_FORMS}, or JSON; this is not valid JSON: {shown(stop)}.")
     if isinstance(stop, str) and "=" in stop:
         return dict(_pair(part, option) for part in stop.split(","))
     return stop if isinstance(stop, Mapping) else None
-
-
-def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    names: dict[str, str] = {}
-    for key, value in stop.items():
-        if not isinstance(key, str):
-            raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
-        ours = SHORT.get(key, key)
-        value = _number(value)
-        if ours in found and found[ours] != value:
-            raise ConfigError(f"{names[ours]!r} and {key!r} are the same criterion: give one of them.")
-        found[ours], names[ours] = value, key
-    return found
 
 
 def _number(value: object) -> object:
@@ -98,15 +94,3 @@ def _amount(value: object, option: str) -> tuple[str, float]:
     except ValueError:
         raise wrong from None
     return name, int(amount) if math.isfinite(amount) and amount == int(amount) else amount
-
-
-def _json(text: str, option: str) -> Mapping[object, object]:
-    try:
-        value = read_json(text)
-    except json.JSONDecodeError:
-        value = None
-    except ValueError as error:
-        raise ConfigError(f"{option} {shown(text)} cannot be read: {error}.") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{option} takes {_FORMS}, or JSON; this is not valid JSON: {shown(text)}.")
-    return value
