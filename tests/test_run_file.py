@@ -137,7 +137,7 @@ REFUSED = [
     ("num_samples: 2", "use -f file.yaml"),
     ("population: {interval: 10}", "use -f file.yaml"),
     ("mine: {run: PPO, env: CartPole-v1}", "mine makes several runs: use -f file.yaml"),
-    ("lr: 1\nconfig: {lr: 2}", "file.yaml:2: 'lr' stands here twice"),
+    ("lr: 1\nconfig: {lr: 2}", "file.yaml:2: lr stands here twice, as lr and as config.lr"),
     ("config: 3", "config takes a mapping"),
     ("stop: []", "stop takes a number"),
     ("keep_checkpoints: 0", "keep_checkpoints must be at least 1 (or none), not 0"),
@@ -251,6 +251,7 @@ def test_an_agent_takes_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="There is no file"):
         raypid.PPO(config=tmp_path / "b.yaml")
     assert read_run('{"lr": 1}').settings == {"lr": 1}
+    assert read_run('{"run": "ES", "config": {"population": 4}, "tuned": null}').settings == {"population": 4}
 
 
 def test_a_run_without_a_stop_is_repeated_as_far_as_it_went(tmp_path: Path) -> None:

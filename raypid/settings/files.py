@@ -57,7 +57,7 @@ class Words(Settings):
     stop: object = None
     config: dict[str, object] | None = None
     """Settings, which may also stand beside the words."""
-    tuned: bool | str = False
+    tuned: bool | str | None = None
     out: str | Path | None = None
     checkpoint_interval: int | None = None
     keep_checkpoints: int | None = None
@@ -76,14 +76,9 @@ class Words(Settings):
         "be at least 0": ("checkpoint_interval", "final_episodes"),
         "be at least 1": ("keep_checkpoints", "num_samples", "repeat", "max_concurrent"),
     }
-    several: ClassVar[tuple[str, ...]] = (
-        "resources",
-        "num_samples",
-        "repeat",
-        "max_concurrent",
-        "population",
-        "local_dir",
-    )
+    several: ClassVar[Sequence[str]] = (
+        "resources", "num_samples", "repeat", "max_concurrent", "population", "local_dir",
+    )  # fmt: skip
     """Those that only an experiment has, since they are about several runs."""
 
     def request(self) -> RunRequest:
@@ -101,7 +96,7 @@ class Words(Settings):
         return RunRequest(
             run=self.run,
             stop=self.stop,  # type: ignore[arg-type]  # as people write it
-            tuned=self.tuned,
+            tuned=self.tuned or False,
             out=None if self.out is None else Path(self.out),
             options={name: number for name, number in options.items() if number is not None},
         )
@@ -118,7 +113,7 @@ class Block:
     settings: Given = field(default_factory=lambda: Given({}))
     """By the names that were written, the network's one by one."""
     places: dict[str, Keys] = field(default_factory=dict)
-    """Our name of each word, setting and stop criterion ("tuned", "model.hidden", "stop.timesteps_total") -> where it lies."""
+    """Our name of each word and setting ("tuned", "model.hidden"), and "criterion 'timesteps_total'" of each in `stop` -> where it lies."""
 
     def request(self) -> RunRequest:
         """What it asks for."""
@@ -127,34 +122,29 @@ class Block:
         return request.from_source("file", self.marked.path)
 
     @contextlib.contextmanager
-    def located(self, default: str = "", prefix: str = "") -> Iterator[None]:
+    def located(self, default: str = "", prefix: str = "", place: Keys | None = None) -> Iterator[None]:
         """Put the file, and the line of what an error speaks of, before errors that come up within.
 
         Args:
             default: the setting or word whose line is named if the error speaks of none.
             prefix: stands before the message.
+            place: whose line is named in any case.
         """
         try:
             yield
         except UserError as error:
             head, _, message = str(error).rpartition("\nraypid: ")  # the environment's own traceback, if it raised
-            keys = self.places.get(self._named_in(message)) or self.places.get(default, self.keys)
+            keys = place or self.places.get(self._named_in(message)) or self.places.get(default, self.keys)
             said = self.marked.error(f"{prefix}{message}", keys)
             raise type(error)(f"{head}\nraypid: {said}") if head else said from None
 
     def _named_in(self, message: str) -> str:
         """What is written here and a message speaks of, the first if there are several; "" if there is none."""
-        found: list[tuple[int, int, str]] = []
-        for name in self.places:
-            shown_name = re.escape(name.removeprefix("stop."))
-            text = (
-                f"criterion '{shown_name}'"
-                if name.startswith("stop.")
-                else rf"(?<![\w.])(?<!criterion '){shown_name}(?!\w)"
-            )
-            if (match := re.search(text, message)) and (match.start() == 0 or name not in _AMBIGUOUS):
-                found.append((match.start(), -len(name), name))
-        return min(found)[2] if found else ""
+        pattern = r"(?<![\w.])(?<!criterion '){}(?!\w)"
+        found = {name: re.search(pattern.format(re.escape(name)), message) for name in self.places}
+        starts = {name: match.start() for name, match in found.items() if match}
+        named = [name for name, start in starts.items() if start == 0 or name not in _AMBIGUOUS]
+        return min(named, key=lambda name: (starts[name], -len(name)), default="")
 
     def check(self, cls: type[Config]) -> None:
         """Check each setting by itself; of a grid each value.
@@ -174,10 +164,8 @@ class Block:
         if name == "seed" and isinstance(value, list | tuple):
             return  # seeds, which the experiment checks
         for path, word, spec in specs(value):
-            try:
+            with self.located(prefix=f"{'.'.join([name, *map(str, path)])}: ", place=place):
                 check_spec(word, spec)
-            except ConfigError as error:
-                raise self.marked.error(f"{'.'.join([name, *map(str, path)])}: {error}", place) from None
         if word_of(value) == GRID:
             for i, one in enumerate(value[GRID]):  # type: ignore[index]
                 self._check_value(defaults, name, one, (*place, GRID, i))
@@ -204,10 +192,8 @@ def _meant(defaults: Config, name: str, value: object) -> str:
     """What a value that does not fit may have been meant to be."""
     if isinstance(value, list | tuple) and value and not any(_refusal(defaults, name, one) for one in value):
         return f" To try each of them, write {name}: {{{GRID}: [...]}}."
-    near = (
-        suggest(canonical(str(next(iter(value)))), WORDS, 1) if isinstance(value, Mapping) and len(value) == 1 else []
-    )
-    return f" Did you mean {{{near[0]}: [...]}}?" if near else ""
+    word = str(next(iter(value))) if isinstance(value, Mapping) and len(value) == 1 else ""
+    return "".join(f" Did you mean {{{near}: [...]}}?" for near in suggest(canonical(word), WORDS, 1))
 
 
 def read_block(marked: Marked, keys: Keys = ()) -> Block:
@@ -221,20 +207,16 @@ def read_block(marked: Marked, keys: Keys = ()) -> Block:
     for place, key, value in entries(marked.at(keys), keys):
         name = canonical(key)
         if (before := block.places.get(name)) is not None:
-            same = (
-                f"{key!r} stands here twice"
-                if before[-1] == place[-1]
-                else f"{before[-1]!r} and {key!r} are the same setting"
-            )
-            raise marked.error(f"{same}: give one of them.", place)
+            first, second = (".".join(map(str, keys)) for keys in (before, place))
+            raise marked.error(f"{name} stands here twice, as {first} and as {second}: give one of them.", place)
         block.places[name] = place
-        if name in type_hints(Words):
+        if name in type_hints(Words) and "config" not in place[:-1]:
             words[name] = value
         else:
             block.settings[key] = value
             block.settings.sources[key] = [Source(marked.kind, marked.path, value)]
         for part in value if name == "stop" and isinstance(value, Mapping) else ():
-            block.places[f"stop.{SHORT.get(part, part)}"] = (*place, part)
+            block.places[f"criterion '{SHORT.get(part, part)}'"] = (*place, part)
     with block.located():
         block.words = Words.from_dict(words)
     return block
@@ -341,26 +323,19 @@ def _recorded(marked: Marked) -> RunRequest:
     """Take a run's params.json apart."""
     where, first = marked.path, unsigned(marked.values)
     words = {name: first.pop(name) for name in ("run", "stop", *OPTIONS) if name in first}
-    notes = [*_not_repeated(where, marked.values)]
-    if (
-        not words["stop"]
-        and marked.kind == "file"
-        and (steps := RunFolder(Path(where).parent, tolerant=True).steps_reached)
-    ):
+    notes = []
+    if said := [described(change) for change in changes_of(marked.values) if change["key"] != "stop"]:
+        more = f" and {len(said) - 3} more" if len(said) > 3 else ""
+        what = f"without what was changed later: {', '.join(said[:3])}{more}"
+        notes.append(f"This repeats {where} from its beginning, {what}.")
+    is_open = marked.kind == "file" and not words["stop"]
+    if is_open and (steps := RunFolder(Path(where).parent, tolerant=True).steps_reached):
         words["stop"] = {"timesteps_total": steps}
         notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     with Block(marked, ()).located():
         request = Words.from_dict(words).request()
     found = replace(request, recorded=Given(first, "file", where), recorded_run=str(words["run"]), notes=tuple(notes))
     return found.from_source("file", where)
-
-
-def _not_repeated(where: str, params: Mapping[str, object]) -> Iterator[str]:
-    """Say which changes of a run are not made again."""
-    said = [described(change) for change in changes_of(params) if change["key"] != "stop"]
-    if said:
-        more = f" and {len(said) - 3} more" if len(said) > 3 else ""
-        yield f"This repeats {where} from its beginning, without what was changed later: {', '.join(said[:3])}{more}."
 
 
 # -- for a run -----------------------------------------------------------------------------------------------------

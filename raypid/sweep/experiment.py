@@ -199,9 +199,9 @@ def _experiment(marked: Marked, keys: Keys, name: str, above: RunRequest) -> Exp
     with block.located():
         _check_fixed(block.settings, above.settings)
     request = join(block.request(), above)
-    fixed = {*map(canonical, above.settings), *(() if above.stop is None else ("stop",))}
+    fixed = {*map(canonical, above.settings), *(() if above.stop is None else ("stop", "criterion"))}
     block.places = {  # what is wrong with what is fixed is not wrong in the file
-        name: place for name, place in block.places.items() if fixed.isdisjoint((name, name.partition(".")[0]))
+        name: place for name, place in block.places.items() if fixed.isdisjoint((name, re.split("[. ]", name)[0]))
     }
     with block.located():
         found = Experiment(
