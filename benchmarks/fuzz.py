@@ -786,6 +786,13 @@ class CommandLines(Loader):
         import raypid.cli.experiment
         import raypid.run.reproduce  # noqa: F401  # making its dataclasses would count as running code
         from raypid.agents import Agent
+        from raypid.settings.config import type_hints
+        from raypid.settings.files import Words
+        from raypid.sweep.experiment import Resources
+        from raypid.sweep.population import Population
+
+        for settings in (Words, Resources, Population):
+            type_hints(settings)  # so would reading their types
 
         run, config = AGENTS["ppo"]
         with Agent(run, config, out=folder / "saved") as agent:
