@@ -791,8 +791,8 @@ class CommandLines(Loader):
         from raypid.sweep.experiment import Resources
         from raypid.sweep.population import Population
 
-        for settings in (Words, Resources, Population):
-            type_hints(settings)  # so would reading their types
+        for words in (Words, Resources, Population):
+            type_hints(words)  # so would reading their types
 
         run, config = AGENTS["ppo"]
         with Agent(run, config, out=folder / "saved") as agent:

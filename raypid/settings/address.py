@@ -120,7 +120,7 @@ def _resolved(host: str, port: int) -> None:
     Raises:
         OSError: there is none, or it takes too long.
     """
-    errors: list[OSError | UnicodeError | None] = []
+    errors: list[Exception | None] = []
 
     def look_up() -> None:
         try:
@@ -134,10 +134,8 @@ def _resolved(host: str, port: int) -> None:
     thread.join(ANSWER_S)
     if not errors:
         raise TimeoutError(f"the name {host} could not be looked up in {ANSWER_S:g} s")
-    if isinstance(errors[0], UnicodeError | socket.gaierror):
-        raise UnknownHost(f"no host is called {host}")
     if errors[0] is not None:
-        raise OSError(str(errors[0]))
+        raise UnknownHost(f"no host is called {host}")
 
 
 def _greets(line: socket.socket) -> bool:

@@ -71,12 +71,11 @@ def load(name: str) -> dict[str, Any]:
     Raises:
         UserError: there are none, or the file does not hold any.
     """
-    is_file = name.endswith(".json") or "/" in name
-    path = Path(name) if is_file else _path(name)
-    if Path(name).is_dir() and not path.is_file():
-        is_file, path = True, Path(name) / BEST
-    if not path.is_file() and is_file:
-        raise UserError(f"There is no file {path}.{near(path)}")
+    path, given = _path(name), Path(name)
+    if name.endswith(".json") or "/" in name or (given.is_dir() and not path.is_file()):
+        path = given / BEST if given.is_dir() else given
+        if not path.is_file():
+            raise UserError(f"There is no file {path}.{near(path)}")
     if not path.is_file():
         raise UserError(f"There are no tuned settings called {name!r}.{_those_there(name)}")
     try:
