@@ -393,7 +393,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.report.panel import make_progress
     from raypid.run.resolve import settle, standing
     from raypid.run.stopping import already_finished
-    from raypid.sweep.plan import check_run, experiments_in
+    from raypid.sweep.plan import checked, experiments_in
 
     request = request_of(options)
     place = request.out if request.resume is True else request.resume
@@ -405,7 +405,8 @@ def main(options: argparse.Namespace) -> int:
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
         if not options.explain and (more or not one.is_one_run):
             return run_experiments(experiments, options)
-        request = check_run(one)
+        request = one.request
+        checked(one, request)
     run = settle(standing(request))
     if options.explain:
         return _explain(options, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -142,14 +143,13 @@ def check_experiments(experiments: Sequence[Experiment]) -> None:
     Raises:
         ConfigError: two have one folder, or one lies in the other's.
     """
-    for i, one in enumerate(experiments):
-        for other in experiments[:i]:
-            first, second = other.out.resolve(), one.out.resolve()
-            if first == second or first in second.parents or second in first.parents:
-                with one.block.located("out"):
-                    raise ConfigError(
-                        f"{one.out} is, or lies in, the folder of {other.name!r} ({other.out}): give each its own."
-                    )
+    for other, one in itertools.combinations(experiments, 2):
+        first, second = other.out.resolve(), one.out.resolve()
+        if first.is_relative_to(second) or second.is_relative_to(first):
+            with one.block.located("out"):
+                raise ConfigError(
+                    f"{one.out} is, or lies in, the folder of {other.name!r} ({other.out}): give each its own."
+                )
 
 
 def places_of(marked: Marked) -> list[Keys]:

@@ -136,7 +136,7 @@ def plan(experiment: Experiment) -> list[Trial]:
             options=request.options,
         )
         prefix = f"{name}: " if variant.varied else ""
-        run = _settled(experiment, replace(trial.request(), stop=request.stop, tuned=request.tuned), prefix)
+        run = checked(experiment, replace(trial.request(), stop=request.stop, tuned=request.tuned), prefix)
         with experiment.block.located("env", prefix):
             if len(samples) < MAX_ENVS or sample_key(run) in samples:
                 look(run, samples=samples)
@@ -168,22 +168,19 @@ def _check_whole(experiment: Experiment, settings: Mapping[str, object]) -> None
         check_population(experiment.population, total)
 
 
-def _settled(experiment: Experiment, request: RunRequest, prefix: str = "") -> SettledRun:
-    """Settle what is asked for, and check that it has room; `prefix` begins messages."""
-    with experiment.block.located(prefix=prefix):
-        run = settle(request)
-        _check_room(experiment, run)
-    return run
+def checked(experiment: Experiment, request: RunRequest, prefix: str = "") -> SettledRun:
+    """Settle a run of an experiment, and check that it has room.
 
-
-def check_run(experiment: Experiment) -> RunRequest:
-    """Check the settings of an experiment that is one run; returns what is asked for.
+    Args:
+        prefix: begins messages.
 
     Raises:
         ConfigError: the message begins with file and line.
     """
-    _settled(experiment, experiment.request)
-    return experiment.request
+    with experiment.block.located(prefix=prefix):
+        run = settle(request)
+        _check_room(experiment, run)
+    return run
 
 
 def cpus_of(config: Config) -> float:
@@ -261,20 +258,16 @@ def write_plan(out: Path, trials: Sequence[Trial], population: Population | None
     Raises:
         Unwritten: it cannot be written.
     """
+    kept = [f.name for f in dataclasses.fields(Trial) if f.name != "folder"]  # a folder that is moved can be resumed
     body = {
         "format": FORMAT,
         "population": None if population is None else dataclasses.asdict(population),
-        "trials": [_row(trial) for trial in trials],
+        "trials": [{name: to_json(getattr(trial, name)) for name in kept} for trial in trials],
     }
     text = json.dumps(body, indent=1)
     out.mkdir(parents=True, exist_ok=True)
     with explained(out / PLAN), replacing(out / PLAN) as beside:
         beside.write_text(json.dumps({**body, "signature": sign(PLAN, text)}, indent=1) + "\n")
-
-
-def _row(trial: Trial) -> dict[str, object]:
-    names = (f.name for f in dataclasses.fields(trial) if f.name != "folder")  # a folder that is moved can be resumed
-    return {name: to_json(getattr(trial, name)) for name in names}
 
 
 def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Population | None]:
