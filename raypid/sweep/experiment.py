@@ -158,9 +158,9 @@ def places_of(marked: Marked) -> list[Keys]:
     Raises:
         ConfigError: something is neither a key of an experiment nor an experiment.
     """
-    known = {*type_hints(Words), *type_hints(Config), *GROUPS}
-    names = [canonical(key).partition(".")[0] for key in marked.values]
-    if not names or not known.isdisjoint(names):
+    known = [*type_hints(Words), *type_hints(Config), *GROUPS]
+    names = {canonical(key).partition(".")[0] for key in marked.values}
+    if not names or not names.isdisjoint(known):
         return [()]
     for key, value in marked.values.items():
         if not isinstance(value, Mapping):
@@ -217,7 +217,7 @@ def _experiment(marked: Marked, keys: Keys, name: str, above: RunRequest) -> Exp
             raise ConfigError("address takes no grid: all trials run on one cluster.")
         num_samples, seeds = _seeds(block.words, found.settings)
         if len(seeds) == 1:
-            request.settings["seed"] = seeds[0]
+            found.request.settings["seed"] = seeds[0]
         population = _population(block.words, found.settings)
         return replace(found, num_samples=num_samples, seeds=seeds, population=population)
 
@@ -228,11 +228,7 @@ def _check_fixed(settings: Given, above: Given) -> None:
     Raises:
         ConfigError: names the setting.
     """
-    varied = [
-        canonical(key)
-        for key, x in settings.items()
-        if any(True for _ in specs(x)) or (key == "seed" and isinstance(x, list))
-    ]
+    varied = [ours for key, value in settings.items() if makes_several(ours := canonical(key), value)]
     for name in map(canonical, above):
         for ours in varied:
             if f"{ours}.".startswith(f"{name}.") or f"{name}.".startswith(f"{ours}."):

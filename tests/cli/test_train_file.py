@@ -103,6 +103,12 @@ def test_the_trials_are_shown(shell: Shell) -> None:
     assert shell("train", "-f", "one.yaml", "--dry-run")[1].startswith("one.yaml: one run of PPO on CartPole-v1")
 
 
+def test_a_list_of_one_seed_is_one_run(shell: Shell) -> None:
+    Path("one.yaml").write_text(ONE.replace("seed: 3", "seed: [5]"))
+    code, out, err = shell("train", "-f", "one.yaml", "--explain", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["settings"]["seed"]["value"] == 5
+
+
 def test_a_dry_run_ends_as_the_run_would(shell: Shell) -> None:
     Path("sweep").mkdir()
     Path("sweep/notes.txt").touch()
