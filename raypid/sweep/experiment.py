@@ -26,7 +26,7 @@ from raypid.settings.config import (
     nested,
     type_hints,
 )
-from raypid.settings.files import GROUPS, Block, Words, entries, read_block, unsigned
+from raypid.settings.files import GROUPS, Block, Words, entries, makes_several, read_block, unsigned
 from raypid.settings.marked import Keys, Marked, read_marked
 from raypid.settings.request import RunRequest, join
 from raypid.settings.variants import GRID, is_drawn, specs, word_of
