@@ -153,10 +153,13 @@ class Block:
             ConfigError: settings that do not exist, or that do not fit.
         """
         known = [*type_hints(Words), *type_hints(cls), *(f"model.{name}" for name in type_hints(ModelConfig))]
-        if wrong := [written for name, written in given_names(self.settings).items() if name not in known]:
+        names, defaults = given_names(self.settings), cls()
+        if wrong := [written for name, written in names.items() if name not in known]:
             with self.located(canonical(wrong[0])):
                 raise ConfigError(unknown("setting", wrong, known))
-        defaults = cls()
+        with self.located():
+            if inside := [name for name in type_hints(Words) if name in names and name not in type_hints(cls)]:
+                raise ConfigError(f"{inside[0]} stands within config, and belongs beside it.")
         for key, value in self.settings.items():
             self._check_value(defaults, canonical(key), value, self.places[canonical(key)])
 

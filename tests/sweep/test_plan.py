@@ -206,7 +206,7 @@ BAD = [
     (FLAT + "config:\n  grad_clip: 1", "e.yaml:5: Unknown setting 'grad_clip'. docs/coming-from/"),
     (FLAT + "model:\n  hiden: [1]", "e.yaml:5: Unknown setting 'model.hiden'. Did you mean 'model.hidden'"),
     (FLAT + "config: {run: PPO}", "e.yaml:4: run stands here twice, as run and as config.run"),
-    (FLAT + "config: {num_samples: 3}", "e.yaml:4: Unknown setting 'num_samples'"),
+    (FLAT + "config: {num_samples: 3}", "e.yaml:4: num_samples stands within config, and belongs beside it"),
     (FLAT + "lr: {grid_search: []}", "e.yaml:4: lr: grid_search has no values"),
     (FLAT + "lr:\n  grid_search:\n  - 1\n  - fast", "e.yaml:7: lr takes a number, not 'fast'"),
     (FLAT + "lr: {grid_search: [1, -1]}", "e.yaml:4: trial-002-lr=-1: lr must be above 0"),
