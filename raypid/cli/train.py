@@ -532,7 +532,8 @@ def _experiments(options: argparse.Namespace, request: RunRequest) -> list[Exper
     from raypid.sweep.experiment import read_experiments
 
     given = overlay(request.recorded, request.settings)
-    run_file.check_trust(options.file, trust=options.trust, given={"algorithm": options.run or "", **given})
+    named = {"algorithm": options.run} if options.run else {}
+    run_file.check_trust(options.file, trust=options.trust, given={**named, **given})
     return read_experiments(options.file, replace(request, settings=given, recorded=Given({})))
 
 

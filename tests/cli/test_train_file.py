@@ -177,6 +177,10 @@ def test_a_file_in_a_run_of_somebody_else_names_no_code(shell: Shell) -> None:
     file.write_text(file.read_text().replace('"CartPole-v1"', '"subprocess:run"'))
     code, _, err = shell("train", "-f", file, "--out", "x")
     assert code == 2 and "subprocess:run" in err and "--trust" in err
+    for text in (SWEEP, f"a: {{{', '.join(SWEEP.splitlines())}}}"):
+        Path("theirs/sweep.yaml").write_text(text.replace("run: PPO", "run: subprocess:Popen"))
+        code, _, err = shell("train", "-f", "theirs/sweep.yaml", "--out", "x")
+        assert code == 2 and "subprocess:Popen" in err and "--trust" in err
 
 
 @pytest.mark.slow  # the document's example is a sweep too, and the CI runs that
