@@ -35,9 +35,9 @@ _USES = {
     "experiment.json": "It is of an experiment: `raypid train --resume {0}` goes on with it, the params.json of a trial repeats that one.",
     "best.json": "It is of a search: tuned={1} takes the settings that it has found.",
 }  # fmt: skip
-"""File that marks a folder which raypid has written -> what its files and folders are good for."""
-_WRITTEN = (*_USES, "policy.json", "manifest.json", "result.json")
-"""Files of JSON that raypid writes; of them only params.json holds settings to run with."""
+"""File that marks a folder that raypid has written -> what it is good for."""
+_NO_SETTINGS = ("experiment.json", "best.json", "policy.json", "manifest.json", "result.json")
+"""Files of JSON that raypid writes beside params.json, which alone holds the settings of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ def check_file(name: str) -> None:
     if name.endswith((".py", ".ipynb")):
         raise ConfigError(f"{given} is code, not settings: run it with Python, or give a YAML or JSON file.")
     path = Path(name)
-    if path.name in _WRITTEN and path.name != "params.json" and (use := _use_of(path.parent)):
+    if path.name in _NO_SETTINGS and (use := _use_of(path.parent)):
         raise ConfigError(f"{given} holds no settings of a run. {use}")
 
 
 def _use_of(folder: Path) -> str:
-    """What to do with a folder that raypid has written, or that lies in one; "" for any other."""
+    """What a folder that raypid has written, or that lies in one, is good for; "" for any other."""
     for place in (folder, *folder.parents):
         if mark := next((name for name in _USES if (place / name).is_file()), ""):
             return _USES[mark].format(place, repr(str(place)))

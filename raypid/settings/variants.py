@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
@@ -232,7 +233,7 @@ def check_spec(word: str, value: object) -> None:
     if not values:
         raise ConfigError(f"{word} has no values: give it at least one.")
     texts = [repr(one).removesuffix(".0") for one in values if not is_drawn(one)]  # 1 is 1.0, but not True
-    if word == GRID and (twice := [text for i, text in enumerate(texts) if text in texts[:i]]):
+    if word == GRID and (twice := [text for text, number in Counter(texts).items() if number > 1]):
         raise ConfigError(f"{word} has {twice[0]} twice, and the two runs would be the same.")
     if word == CHOICE and any(inner == GRID for part in values for _, inner, _ in specs(part)):
         raise ConfigError("A choice cannot hold a grid_search: what is not drawn would not be tried.")
@@ -266,12 +267,10 @@ def variants(settings: Mapping[str, object], num_samples: int, rng: np.random.Ge
     """
     for _ in range(num_samples):
         for tree, tried in _combinations(dict(settings), ()):
-            settings_, drawn = _drawn(tree, rng)
+            made, drawn = _drawn(tree, rng)
             paths = dict.fromkeys([*tried, *drawn])
             outer = [path for path in paths if not any(path[:n] in paths for n in range(len(path)))]
-            yield Variant(
-                settings_, {".".join(map(str, path)): functools.reduce(getitem, path, settings_) for path in outer}
-            )
+            yield Variant(made, {".".join(map(str, path)): functools.reduce(getitem, path, made) for path in outer})
 
 
 def draw(spec: Spec, rng: np.random.Generator) -> object:
