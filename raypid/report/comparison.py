@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 
-from raypid.errors import UserError
+from raypid.errors import UserError, shorten
 from raypid.report.panel import count, some
-from raypid.report.runs import Group, check_key, group_by_settings, grouped
+from raypid.report.runs import check_key, group_by_settings, grouped
 from raypid.report.statistics import (
     MIN_SEEDS,
     Column,
@@ -28,7 +28,7 @@ from raypid.report.statistics import (
     probability_of_improvement,
     seeds_needed,
 )
-from raypid.storage.run_folder import EVALUATION, NAMES, TRAINING, RunFolder
+from raypid.storage.run_folder import EVALUATION, FINAL, NAMES, TRAINING, RunFolder
 
 LOWER = (
     "timesteps_total",
@@ -80,11 +80,11 @@ class Measure:
     """The number by which runs are compared."""
 
     name: str
+    key: str
+    """The key of the results from which the number is made."""
     value: Callable[[RunFolder], float]
     """The number of one run; NaN if it has none."""
-    is_lower_better: bool = False
-    precision: Callable[[RunFolder], tuple[float, float]] | None = None
-    """(half the width of the 95% interval of a run's value, number of its episodes); None if these are not known."""
+    is_lower_better: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class Standing:
     @property
     def seeds(self) -> str:
         """The number of seeds, such as "3" or "3 to 5" in different tasks."""
-        counts = sorted({len(values) for values in self.values.values()})
-        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        counts = sorted(map(len, self.values.values()))
+        return " to ".join(str(number) for number in dict.fromkeys([counts[0], counts[-1]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,7 @@ class Comparison:
     @property
     def others(self) -> list[Rival]:
         """The rivals that do not end like the leader."""
-        alike = {standing.label for standing in self.way.standings} if self.way else set()
-        return [rival for rival in self.rivals if rival.standing.label not in alike]
+        return self.rivals[len(self.way.rivals) :] if self.way else self.rivals
 
     @property
     def is_sure(self) -> bool:
@@ -159,27 +158,22 @@ def make_side(label: str, runs: Sequence[RunFolder], name: str) -> tuple[Side, l
     Raises:
         UserError: the runs have several settings; the message names what differs.
     """
-    notes: list[str] = []
-    groups = group_by_settings(runs)
-    for task in dict.fromkeys(run.task for run in runs):
-        _check_alike([group for group in groups if group.task == task], name)
-    kept: dict[tuple[str, str], RunFolder] = {}
-    for run in runs:
-        first = kept.setdefault((run.task, str(run.path if run.seed is None else run.seed)), run)
-        if first is not run:
-            notes.append(f"{run.path} has the seed of {first.path} and does not count: it is no further sample.")
-    return Side(label, list(kept.values())), notes
-
-
-def _check_alike(groups: Sequence[Group], name: str) -> None:
-    if len(groups) < 2:
-        return
-    keys = dict.fromkeys(key for group in groups for key in group.apart)
-    found = "; ".join(f"{key}: {', '.join(dict.fromkeys(g.apart.get(key, 'unset') for g in groups))}" for key in keys)
-    raise UserError(
-        f"{name} holds runs of {len(groups)} settings, so it is not one side of a comparison ({found if len(found) < 300 else ', '.join(keys)}). "
-        f"`raypid compare {name}` alone compares them with each other; or give folders with one setting each."
-    )
+    for groups in grouped(group_by_settings(runs), lambda group: group.task).values():
+        if len(groups) > 1:
+            keys = dict.fromkeys(key for group in groups for key in group.apart)
+            values = {key: dict.fromkeys(group.apart.get(key, "unset") for group in groups) for key in keys}
+            found = shorten("; ".join(f"{key}: {', '.join(there)}" for key, there in values.items()), 300)
+            raise UserError(
+                f"{name} holds runs of {len(groups)} settings, so it is not one side of a comparison ({found}). "
+                f"`raypid compare {name}` alone compares them with each other; or give folders with one setting each."
+            )
+    same = grouped(runs, lambda run: (run.task, str(run.path if run.seed is None else run.seed))).values()
+    notes = [
+        f"{again.path} has the seed of {first.path} and does not count: it is no further sample."
+        for first, *others in same
+        for again in others
+    ]
+    return Side(label, [first for first, *_ in same]), notes
 
 
 def compare(
@@ -191,51 +185,50 @@ def compare(
     lower: bool = False,
     paired: bool = False,
     notes: Sequence[str] = (),
+    skip_empty: bool = False,
 ) -> Comparison:
     """Compare two or more sides. Sides that end alike are also compared by their mean return over training.
 
     Args:
-        metric: a key of the results; None: the best measure of performance that all runs have (`choose_measure`).
+        metric: a key of the results; None: the best measure of performance that all runs have.
         at: compare what was there at this moment; runs that came less far do not count. None: the end of each run.
         on_the_way: compare the mean up to `at`, or up to where the shortest run ends.
         lower: less of the metric is better.
         paired: compare runs of the same seeds with each other.
         notes: notes that come before those of the comparison.
+        skip_empty: leave out sides without a run that counts; it is no error if a single side is left.
 
     Raises:
         UserError: the sides share a run or no task, no run of a side counts, no result has the metric, or runs cannot be paired.
     """
     all_notes = list(notes)
     _check_apart(sides)
-    tasks = _common_tasks(sides, all_notes)
-    counted = [_countable(side, tasks, at, all_notes) for side in sides]
     if paired:
-        counted = [sorted(there, key=lambda run: str(run.seed)) for there in counted]
-    runs = [run for side in counted for run in side]
+        sides = [Side(side.label, sorted(side.runs, key=lambda run: str(run.seed))) for side in sides]
+    tasks = _common_tasks(sides, all_notes)
+    runs = [run for side in sides for run in side.runs if run.task in tasks and _counts(run, at)]
     if metric is not None:
         check_key(runs, metric)
+    measure: Measure | None
     if on_the_way:
-        measure = _measure_on_the_way(runs, metric, at, lower)
+        measure = _mean_on_the_way(runs, metric, at, lower)
     else:
-        measure = choose_measure(runs, metric, lower) if at is None else _measure_at(runs, metric, at, lower, all_notes)
+        measure = _choose_measure(runs, metric, at, lower, all_notes)
     if measure is None:
         raise UserError("These runs have no stretch in common over which a mean could be taken.")
-    standings = [_standing(side, there, tasks, measure, all_notes) for side, there in zip(sides, counted)]
-    ends = at is None and not on_the_way
-    if ends and not measure.is_lower_better:
-        _note_steps(standings, all_notes)
-    elif at is not None and not on_the_way:
-        there = [run for s in standings for task_runs in s.runs.values() for run in task_runs]
-        early = [run for run in there if run.ending.at_goal and run.last(at.x) < at.value]
-        all_notes += [
-            f"{r.path}: stopped at its goal at step {count(r.steps)}, counts with what it had reached." for r in early
-        ]
+    if skip_empty:
+        sides = [side for side in sides if any(math.isfinite(measure.value(run)) for run in side.runs if run in runs)]
+    if not sides:
+        raise UserError(f"No run has a {measure.name} that counts.")
+    standings = [_standing(side, tasks, measure, at, all_notes) for side in sides]
     if paired:
         _check_pairs(standings)
-    pairs = len(standings) * (len(standings) - 1) // 2
-    ranked = _ranked(standings, tasks, measure)
-    found = _against_first(ranked, tasks, measure, pairs, paired, all_notes)
-    return _break_ties(found, pairs) if ends and metric is None and not measure.is_lower_better else found
+    by_end = at is None and not on_the_way and not measure.is_lower_better
+    if by_end:
+        _note_steps(standings, all_notes)
+    pairs = max(1, math.comb(len(standings), 2))
+    found = _against_first(_ranked(standings, tasks, measure), tasks, measure, pairs, paired, all_notes)
+    return _break_ties(found, pairs) if by_end and metric is None else found
 
 
 def _ranked(standings: Sequence[Standing], tasks: Sequence[str], measure: Measure) -> list[Standing]:
@@ -251,21 +244,24 @@ def _against_first(
     """Compare the first side with each other one, with intervals that hold together for this many pairs."""
     sign = -1.0 if measure.is_lower_better else 1.0
     scales = _scales(ranked, tasks)
-    leader, *others = ranked
-    ours, *theirs = [[sign * s.values[task] / scales[task] for task in tasks] for s in ranked]
     level = 1 - (1 - LEVEL) / pairs
     each = 1 - (1 - level) / len(tasks)
     rivals = []
-    for other, scaled in zip(others, theirs):
-        by_task = {
-            task: difference([sign * leader.values[task]], [sign * other.values[task]], paired=paired, level=each)
-            for task in tasks
-        }
-        overall = difference(ours, scaled, paired=paired, level=level)
-        few = min(map(len, [*ours, *scaled])) < MIN_SEEDS
-        chance = None if few else probability_of_improvement(ours, scaled, paired=paired)
-        needed = seeds_needed(ours, scaled, paired=paired, level=level)
-        rivals.append(Rival(other, overall, by_task, chance, needed))
+    leader, *others = ranked
+    for other in others:
+        sides = [[sign * side.values[task] for task in tasks] for side in (leader, other)]
+        by_task = {task: difference([a], [b], paired=paired, level=each) for task, a, b in zip(tasks, *sides)}
+        ours, theirs = ([column / scales[task] for column, task in zip(side, tasks)] for side in sides)
+        few = min(map(len, [*ours, *theirs])) < MIN_SEEDS
+        rivals.append(
+            Rival(
+                other,
+                difference(ours, theirs, paired=paired, level=level),
+                by_task,
+                None if few else probability_of_improvement(ours, theirs, paired=paired),
+                seeds_needed(ours, theirs, paired=paired, level=level),
+            )
+        )
     return Comparison(measure, tasks, leader, rivals, paired, notes)
 
 
@@ -273,7 +269,7 @@ def _break_ties(found: Comparison, pairs: int) -> Comparison:
     """If sides end like the leader, rank them and the leader by their mean return over training."""
     unsure = [rival.standing for rival in found.rivals if not rival.overall.is_sure]
     alike = [found.leader, *(standing for standing in unsure if _end_alike(found.leader, standing))]
-    measure = _measure_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
+    measure = _mean_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
     if len(alike) < 2 or measure is None:
         return found
     on_the_way = [
@@ -281,9 +277,8 @@ def _break_ties(found: Comparison, pairs: int) -> Comparison:
         for s in alike
     ]
     way = _against_first(_ranked(on_the_way, found.tasks, measure), found.tasks, measure, pairs, found.paired, [])
-    order = [standing.label for standing in way.standings]
-    alike.sort(key=lambda standing: order.index(standing.label))
-    ranked = [*alike, *(standing for standing in found.standings if standing.label not in order)]
+    by_label = {standing.label: standing for standing in found.standings}
+    ranked = [by_label.pop(standing.label) for standing in way.standings] + list(by_label.values())
     return replace(_against_first(ranked, found.tasks, found.measure, pairs, found.paired, found.notes), way=way)
 
 
@@ -307,40 +302,31 @@ def _scales(standings: Sequence[Standing], tasks: Sequence[str]) -> dict[str, fl
 # -- what is compared --------------------------------------------------------------------------------------------------
 
 
-def choose_measure(runs: Sequence[RunFolder], metric: str | None = None, lower: bool = False) -> Measure:
-    """Choose the number by which the ends of these runs are compared.
+def _choose_measure(
+    runs: Sequence[RunFolder], metric: str | None, at: Moment | None, lower: bool, notes: list[str]
+) -> Measure:
+    """Choose the number by which runs are compared, at a moment or at their ends.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
-    have played them; else the last evaluation, unless some run went on for long after it; else the training return. The best evaluation
-    does not serve, because it grows with the number of evaluations.
+    have played them; else an evaluation, unless some run has none near; else the training return. The best evaluation does not serve,
+    because it grows with the number of evaluations.
     """
-    if metric is None:
-        if (goal := _common_goal(runs)) is not None:
-            return Measure(f"environment steps to {goal}", lambda run: run.steps, True)
-        if all(run.final is not None for run in runs):
-            return Measure(
-                "final return", lambda run: _final(run, "episode_reward_mean"),
-                precision=lambda run: (_final(run, "episode_reward_ci95"), _final(run, "episodes")),
-            )  # fmt: skip
-    evaluated = all(
-        run.curve("timesteps_total", EVALUATION)[0].max(initial=-1) >= (1 - AROUND) * run.steps for run in runs
-    )
-    key = metric or (EVALUATION if evaluated else TRAINING)
-    last = "last " if key == EVALUATION else ""
-    precision = _precision_of_last if key == EVALUATION else None
-    return Measure(f"{last}{_name_of(key)}", lambda run: run.last(key), lower or key.startswith(LOWER), precision)
-
-
-def _measure_at(runs: Sequence[RunFolder], metric: str | None, at: Moment, lower: bool, notes: list[str]) -> Measure:
-    """Measure the metric at a moment. Without a metric: evaluations if all runs have some around it, else the training return."""
-    key = metric or EVALUATION
-    if metric is None and not all(math.isfinite(_value_at(run, EVALUATION, at)) for run in runs):
-        key = TRAINING
-        if any(len(run.curve(at.x, EVALUATION)[0]) for run in runs):
+    if at is not None:
+        evaluated = all(math.isfinite(_value_at(run, EVALUATION, at)) for run in runs)
+        if metric is None and not evaluated and any(EVALUATION in run.keys for run in runs):
             notes.append(f"Not every run was evaluated shortly before and after {at}: training returns are compared.")
+        key = metric or (EVALUATION if evaluated else TRAINING)
+        name = f"{_name_of(key)} at {at}"
+    elif metric is None and (goal := _common_goal(runs)) is not None:
+        return Measure(f"environment steps to {goal}", "timesteps_total", lambda run: run.steps, True)
+    else:
+        newest = [(run.curve("timesteps_total", EVALUATION)[0].max(initial=-1), run.steps) for run in runs]
+        evaluated = all(step >= (1 - AROUND) * end for step, end in newest)
+        key = metric or (FINAL if all(run.final for run in runs) else EVALUATION if evaluated else TRAINING)
+        name = f"{'last ' if key == EVALUATION else ''}{_name_of(key)}"
     return Measure(
-        f"{_name_of(key)} at {at}", lambda run: _value_at(run, key, at), lower or key.startswith(LOWER)
-    )  # fmt: skip
+        name, key, lambda run: run.last(key) if at is None else _value_at(run, key, at), lower or key.startswith(LOWER)
+    )
 
 
 def _value_at(run: RunFolder, key: str, at: Moment) -> float:
@@ -364,7 +350,7 @@ def _gap_around(xs: Column, place: float) -> float:
     return 0.0 if after in (0, len(xs)) or xs[after] == place else float(xs[after] - xs[after - 1])
 
 
-def _measure_on_the_way(
+def _mean_on_the_way(
     runs: Sequence[RunFolder], metric: str | None = None, until: Moment | None = None, lower: bool = False
 ) -> Measure | None:
     """The mean of the metric up to a moment, or to where the shortest run of each task ends: the area under the curve, by its length.
@@ -375,34 +361,34 @@ def _measure_on_the_way(
     x = until.x if until else "timesteps_total"
     by_task = grouped(runs, lambda run: run.task)
     for key in [metric] if metric else [EVALUATION, TRAINING]:
-        spans = {task: _span([run.curve(x, key) for run in there], there, until) for task, there in by_task.items()}
-        if not all(first < last for first, last in spans.values()):
-            continue
-        if metric or key == TRAINING or all(_evaluated_alike(by_task[task], x, *spans[task]) for task in by_task):
+        spans = {task: _span(there, x, key, until) for task, there in by_task.items()}
+        is_alike = (
+            key != EVALUATION or metric or all(_evaluated_alike(by_task[t], x, *span) for t, span in spans.items())
+        )
+        if spans and is_alike and all(first < last for first, last in spans.values()):
             break
     else:
         return None
     first, last = next(iter(spans.values()))
-    stretch = (
-        f"over the first {Moment(last, x)}" if first <= 0.1 * last else f"from {Moment(first, x)} to {Moment(last, x)}"
-    )
-    name = f"mean {_name_of(key)} {stretch if len(spans) == 1 else 'over equal steps'}"
+    stretch = "over equal steps"
+    if len(spans) == 1:
+        begin = "over the first" if first <= 0.1 * last else f"from {Moment(first, x)} to"
+        stretch = f"{begin} {Moment(last, x)}"
 
     def mean(run: RunFolder) -> float:
         return float(np.interp(np.linspace(*spans[run.task], GRID), *run.curve(x, key)).mean())
 
-    return Measure(name, mean, lower or key.startswith(LOWER))
+    return Measure(f"mean {_name_of(key)} {stretch}", key, mean, lower or key.startswith(LOWER))
 
 
-def _span(
-    columns: Sequence[tuple[Column, Column]], runs: Sequence[RunFolder], until: Moment | None
-) -> tuple[float, float]:
+def _span(runs: Sequence[RunFolder], x: str, key: str, until: Moment | None) -> tuple[float, float]:
     """(where all runs have begun, where the first one ends); (inf, -inf) if a run has no values. Runs that diverged do not end it."""
-    if not all(len(xs) for xs, _ in columns):
+    columns = [run.curve(x, key)[0] for run in runs]
+    if not all(map(len, columns)):
         return math.inf, -math.inf
-    ends = [xs[-1] for (xs, _), run in zip(columns, runs) if run.ending.state != "diverged"]
-    last = min(ends) if ends else max(xs[-1] for xs, _ in columns)
-    return float(max(xs[0] for xs, _ in columns)), min(float(last), until.value if until else math.inf)
+    ends = [xs[-1] for xs, run in zip(columns, runs) if run.ending.state != "diverged"]
+    last = min(ends) if ends else max(xs[-1] for xs in columns)
+    return float(max(xs[0] for xs in columns)), min(float(last), until.value if until else math.inf)
 
 
 def _evaluated_alike(runs: Sequence[RunFolder], x: str, first: float, last: float) -> bool:
@@ -418,114 +404,103 @@ def _name_of(key: str) -> str:
     return "time in seconds" if key == "time_total_s" else NAMES.get(key, key)
 
 
-def _final(run: RunFolder, key: str) -> float:
-    return (run.final or {}).get(key, math.nan)
-
-
-def _precision_of_last(run: RunFolder) -> tuple[float, float]:
-    return run.last("evaluation/episode_reward_ci95"), run.last("evaluation/episodes")
-
-
 def _common_goal(runs: Sequence[RunFolder]) -> str | None:
     """The return at which all runs stopped, such as "evaluation return 475"; None if they did not."""
     goals = set()
     for run in runs:
-        reached = [key for key in run.ending.reached if key.endswith(TRAINING)]
-        if not reached:
-            return None
-        goals.add((reached[0], float(run.stop[reached[0]]), run.task))
+        key = next((key for key in run.ending.reached if key.endswith(TRAINING)), "")
+        goals.add((key, float(run.stop.get(key, 0)), run.task))
     keys = {key for key, _, _ in goals}
-    if len(keys) != 1 or len(goals) != len({task for _, _, task in goals}):
+    if len(keys) != 1 or "" in keys or len(goals) > len({task for _, _, task in goals}):
         return None
     key, goal, _ = next(iter(goals))
     return f"{NAMES[key]} {goal:g}" if len(goals) == 1 else f"the goal of the {NAMES[key]}"
 
 
 def _check_apart(sides: Sequence[Side]) -> None:
+    """Check that no run is on two sides, nor a copy of it.
+
+    Raises:
+        UserError
+    """
     seen: dict[Path | str, tuple[RunFolder, Side]] = {}
     for side in sides:
         for run in side.runs:
             copy = repr((run.params, run.results[-1:]))  # the seconds of a run are its fingerprint
             for mark in (run.path.resolve(), copy):
                 other, there = seen.setdefault(mark, (run, side))
-                if there is side:
-                    continue
-                both = "" if there.label == side.label else f", {there.label} and {side.label}"
-                what = "is on both sides" if mark != copy else f"is a copy of {other.path}, so one run is on both sides"
-                raise UserError(f"{run.path} {what}{both}: give each run once.")
+                if there is not side:
+                    what = f"is a copy of {other.path}, so one run is" if mark == copy else "is"
+                    raise UserError(f"{run.path} {what} on both sides: give each run once.")
 
 
 def _common_tasks(sides: Sequence[Side], notes: list[str]) -> list[str]:
-    every = dict.fromkeys(run.task for side in sides for run in side.runs)
-    tasks = [task for task in every if all(any(run.task == task for run in side.runs) for side in sides)]
-    if not tasks:
-        theirs = "; ".join(f"{side.label}: {', '.join(sorted({run.task for run in side.runs}))}" for side in sides)
+    by_side = {side.label: dict.fromkeys(run.task for run in side.runs) for side in sides}
+    every = dict.fromkeys(task for tasks in by_side.values() for task in tasks)
+    common = [task for task in every if all(task in tasks for tasks in by_side.values())]
+    if not common:
+        theirs = "; ".join(f"{label}: {', '.join(sorted(tasks))}" for label, tasks in by_side.items())
         raise UserError(
             f"Returns of different environments do not compare, and the sides have none in common ({theirs})."
         )
-    if alone := [task for task in every if task not in tasks]:
+    if alone := [task for task in every if task not in common]:
         notes.append(f"Not all sides have runs on {', '.join(alone)}: left out.")
-    return tasks
+    return common
 
 
-def _countable(side: Side, tasks: Sequence[str], at: Moment | None, notes: list[str]) -> list[RunFolder]:
-    """The runs that count. At a moment, all that came so far, reached their goal before, or diverged; else all but those that
-    are under way or were broken off, which might have done better."""
-    counted = []
+def _counts(run: RunFolder, at: Moment | None) -> bool:
+    """Whether a run counts. At a moment, it does if it came so far, reached its goal before, or diverged; else unless it is under way or was
+    broken off, since it might have done better."""
+    if at is None:
+        return bool(run.results) and run.ending.state in ("finished", "stopped early", "diverged")
+    return run.last(at.x) >= at.value or run.ending.at_goal or run.ending.state == "diverged"
+
+
+def _standing(side: Side, tasks: Sequence[str], measure: Measure, at: Moment | None, notes: list[str]) -> Standing:
+    """The values of the runs of a side that count, with notes on those that do not, or not with all that they might have reached."""
+    counted: dict[str, list[RunFolder]] = {task: [] for task in tasks}
+    before = len(notes)
     for run in side.runs:
         if run.task not in tasks:
             continue
-        state: str = run.ending.state
-        counts = state not in ("running", "killed", "failed")
-        if at is not None:
-            counts = run.last(at.x) >= at.value or run.ending.at_goal or state == "diverged"
-        if counts:
-            counted.append(run)
-        if not counts or state == "diverged":
-            what = "counts with what it had reached" if counts else f"does not count{f' at {at}' if at else ''}"
-            notes.append(f"{run.path}: {state} at step {count(run.steps)}, {what}.")
-    return counted
-
-
-def _standing(side: Side, runs: list[RunFolder], tasks: Sequence[str], measure: Measure, notes: list[str]) -> Standing:
-    by_task: dict[str, list[RunFolder]] = {task: [] for task in tasks}
-    for run in runs:
-        if math.isfinite(measure.value(run)):
-            by_task[run.task].append(run)
-        else:
+        state = "stopped at its goal" if run.ending.at_goal else run.ending.state
+        came = f"{run.path}: {state} at step {count(run.steps)},"
+        if not _counts(run, at):
+            notes.append(f"{came} does not count{f' at {at}' if at else ''}.")
+        elif not math.isfinite(measure.value(run)):
             notes.append(f"{run.path}: no {measure.name}, does not count.")
-    for task, there in by_task.items():
-        if not there:
-            why = next((note for note in notes if any(str(run.path) in note for run in side.runs)), "")
-            hint = "" if " at " in measure.name else " `--at STEPS` also compares runs that have not ended."
-            raise UserError(f"No run of {side.label} on {task} counts. {why}{hint}")
-    values = {task: np.array([measure.value(run) for run in there]) for task, there in by_task.items()}
-    return Standing(side.label, by_task, values)
+        else:
+            counted[run.task].append(run)
+            if run.ending.state == "diverged" or (at is not None and run.last(at.x) < at.value):
+                notes.append(f"{came} counts with what it had reached.")
+    if lacking := [task for task, there in counted.items() if not there]:
+        hint = "" if at else " `--at STEPS` also compares runs that have not ended."
+        raise UserError(f"No run of {side.label} on {lacking[0]} counts. {''.join(notes[before : before + 1])}{hint}")
+    values = {task: np.array([measure.value(run) for run in there]) for task, there in counted.items()}
+    return Standing(side.label, counted, values)
 
 
 def _note_steps(standings: Sequence[Standing], notes: list[str]) -> None:
     """Say so if runs stopped at a goal, or had other numbers of steps."""
-    at_goal = {s.label: sum(run.ending.at_goal for runs in s.runs.values() for run in runs) for s in standings}
-    if any(at_goal.values()):
-        some = [(at_goal[s.label], sum(map(len, s.runs.values())), s.label) for s in standings if at_goal[s.label]]
-        told = ", ".join(
-            label if number == total else f"{number} of {total} of {label}" for number, total, label in some
-        )
-        notes.append(
-            f"{told} stopped at {'its' if len(some) == 1 == some[0][0] else 'their'} goal and might have got further."
-        )
+    at_goal = {s.label: [run.ending.at_goal for runs in s.runs.values() for run in runs] for s in standings}
+    stopped = [f"{label} ({sum(there)} of {len(there)} runs)" for label, there in at_goal.items() if any(there)]
+    if stopped:
+        notes.append(f"Stopped at a goal and might have got further: {', '.join(stopped)}.")
     for task in standings[0].runs:
-        steps = {s.label: [run.steps for run in s.runs[task] if not run.ending.at_goal] for s in standings}
-        every = [number for numbers in steps.values() for number in numbers if math.isfinite(number)]
+        sides = {s.label: [run for run in s.runs[task] if not run.ending.at_goal] for s in standings}
+        every = [run.steps for runs in sides.values() for run in runs]
         if every and max(every) > UNEQUAL * min(every):
-            told = "; ".join(f"{label}: {_range(numbers)}" for label, numbers in steps.items() if numbers)
+            ranges = "; ".join(f"{label}: {steps_of(runs)}" for label, runs in sides.items() if runs)
             on = f" on {task}" if len(standings[0].runs) > 1 else ""
-            notes.append(f"Unequal steps{on} ({told}): `--at {min(every):.0f}` compares after equally many.")
+            notes.append(f"Unequal steps{on} ({ranges}): `--at {min(every):.0f}` compares after equally many.")
 
 
-def _range(numbers: Sequence[float]) -> str:
-    low, high = count(min(numbers)), count(max(numbers))
-    return low if low == high else f"{low} to {high}"
+def steps_of(runs: Sequence[RunFolder]) -> str:
+    """The median number of steps, or the range if runs differ in it."""
+    every = sorted(run.steps for run in runs if math.isfinite(run.steps))
+    if every and every[-1] > UNEQUAL * every[0]:
+        return f"{count(every[0])} to {count(every[-1])}"
+    return count(every[len(every) // 2]) if every else "-"
 
 
 def _check_pairs(standings: Sequence[Standing]) -> None:
@@ -536,16 +511,12 @@ def _check_pairs(standings: Sequence[Standing]) -> None:
     """
     first = standings[0]
     for standing, task in itertools.product(standings, first.runs):
-        ours, theirs = ({run.seed for run in one.runs[task]} for one in (standing, first))
-        if ours != theirs or None in ours:
+        ours, theirs = ([str(run.seed) for run in one.runs[task]] for one in (standing, first))
+        if ours != theirs or "None" in ours:
             raise UserError(
                 f"Runs are paired by seed, and {first.label} and {standing.label} have different seeds on {task}: "
-                f"{_listed(theirs)} and {_listed(ours)}. Leave out --paired, or run the same seeds."
+                f"{', '.join(theirs)} and {', '.join(ours)}. Leave out --paired, or run the same seeds."
             )
-
-
-def _listed(seeds: set[int | None]) -> str:
-    return ", ".join(sorted(map(str, seeds)))
 
 
 # -- as text -----------------------------------------------------------------------------------------------------------
@@ -557,40 +528,36 @@ def headline(found: Comparison) -> str:
         return _headline_with_way(found, found.way)
     if len(found.rivals) > 1:
         return _headline_of_many(found)
-    rival = found.rivals[0]
-    a, b, gap = found.leader, rival.standing, rival.overall
-    each = "1 seed each" if a.seeds == "1" else f"{a.seeds} seeds each"
-    seeds = each if a.seeds == b.seeds else f"{a.seeds} and {b.seeds} seeds"
+    (rival,) = found.rivals
+    a, b, gap, name = found.leader, rival.standing, rival.overall, found.measure.name
+    seeds = f"{a.seeds} and {b.seeds} seeds" if a.seeds != b.seeds else f"{a.seeds} seed{'s' * (a.seeds != '1')} each"
+    size, on = 1.0, f"{name} on {len(found.tasks)} environments, in parts of each one's range"
     if len(found.tasks) == 1:
-        ours, theirs = (s.values[found.tasks[0]] for s in (a, b))
-        size = max(abs(ours.mean()), abs(theirs.mean()))
-        name = found.measure.name + ":" * found.measure.name[-1].isdigit()
-        on = f"{name} {figure(ours.mean(), size)} against {figure(theirs.mean(), size)}"
-    else:
-        size = 1.0
-        on = f"{found.measure.name} on {len(found.tasks)} environments, in parts of each one's range"
-    if gap.is_sure:
-        way = "lower" if found.measure.is_lower_better else "higher"
-        return f"{a.label} is better than {b.label}: {on}, {way} by {_gap(gap, size)}, {seeds}, {_p(gap.p)}."
-    return f"Cannot tell {a.label} from {b.label}: {on}, difference {_gap(gap, size)}, {seeds}. {_needed(rival)}"
+        ours, theirs, size = _means(a, b, found.tasks[0])
+        on = f"{name}{':' * name[-1].isdigit()} {ours} against {theirs}"
+    interval = f"{_level(gap)} {_interval(gap, size)}" if math.isfinite(gap.low) else "no interval"
+    by = f"{figure(gap.estimate, size)} ({interval}), {seeds}"
+    if not gap.is_sure:
+        return f"Cannot tell {a.label} from {b.label}: {on}, difference {by}. {_needed(rival)}"
+    way = "lower" if found.measure.is_lower_better else "higher"
+    p = "p < 0.001" if gap.p < 0.001 else f"p = {gap.p:.2g}"
+    return f"{a.label} is better than {b.label}: {on}, {way} by {by}, {p}."
 
 
 def _headline_with_way(found: Comparison, way: Comparison) -> str:
-    alike = found.standings[: len(way.standings)]
-    means = list(dict.fromkeys(figure(float(standing.values[found.tasks[0]].mean())) for standing in alike))
+    alike = len(way.standings)
+    who = "Both" if len(found.standings) == 2 else f"{alike} of {len(found.standings)}"
     where = "alike"
     if len(found.tasks) == 1:
-        name = found.measure.name
-        where = f"at {means[0]} ({name})" if len(means) == 1 else f"alike ({name} {', '.join(means[:3])})"
-    who = "Both" if len(found.standings) == 2 else f"{len(alike)} of {len(found.standings)}"
+        means = dict.fromkeys(figure(float(s.values[found.tasks[0]].mean())) for s in found.standings[:alike])
+        where = f"at {', '.join(list(means)[:3])} ({found.measure.name})"
     answer = headline(way)
-    if answer.startswith("Cannot tell"):
-        answer = f"one cannot tell{answer.removeprefix('Cannot tell')}"
-    worse = [rival.standing.label for rival in found.others if rival.overall.is_sure]
-    unsure = [rival.standing.label for rival in found.others if not rival.overall.is_sure]
-    rest = f" Worse at the end: {some(worse)}." if worse else ""
-    rest += f" Cannot be told from the first at the end: {some(unsure)}." if unsure else ""
-    return f"{who} end {where}; on the way {answer}{rest}"
+    if not way.is_sure:
+        answer = answer.replace("Cannot tell", "one cannot tell", 1)
+    for what, is_sure in (("Worse", True), ("Cannot be told from the first", False)):
+        if labels := [rival.standing.label for rival in found.others if rival.overall.is_sure is is_sure]:
+            answer += f" {what} at the end: {some(labels)}."
+    return f"{who} end {where}; on the way {answer}"
 
 
 def _headline_of_many(found: Comparison) -> str:
@@ -624,73 +591,62 @@ def figure(value: float, size: float | None = None, sign: str = "") -> str:
     return f"{value:{sign},.{decimals}f}"
 
 
-def _gap(gap: Difference, size: float) -> str:
-    text = figure(gap.estimate, size)
-    if not math.isfinite(gap.low):
-        return f"{text} (no interval)"
-    return f"{text} ({100 * gap.level:.3g}% interval {figure(gap.low, size)} to {figure(gap.high, size)})"
+def _means(a: Standing, b: Standing, task: str) -> tuple[str, str, float]:
+    """The means of two sides as text, and the size that decides how many decimals they have."""
+    means = [float(side.values[task].mean()) for side in (a, b)]
+    size = max(map(abs, means))
+    return figure(means[0], size), figure(means[1], size), size
 
 
-def _p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
-def table_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Return the rows of a table and its head: a row for each task if there are two sides, else one for each side. Empty for one task and
-    two sides."""
-    if len(found.rivals) > 1:
-        return _rows_of_sides(found)
-    if len(found.tasks) == 1:
-        return []
-    rival = found.rivals[0]
-    level = next(iter(rival.by_task.values())).level
-    rows: list[tuple[str, ...]] = [
-        ("environment", found.leader.label, rival.standing.label, "difference", f"{100 * level:.3g}% interval", "")
-    ]
-    for task, gap in rival.by_task.items():
-        ours, theirs = found.leader.values[task].mean(), rival.standing.values[task].mean()
-        size = max(abs(ours), abs(theirs))
-        verdict = "cannot tell" if not gap.is_sure else "better" if gap.estimate > 0 else "worse"
-        numbers = (figure(ours, size), figure(theirs, size), figure(gap.estimate, size, "+"))
-        rows.append((task, *numbers, _interval(gap, size), verdict))
-    return rows
-
-
-def _rows_of_sides(found: Comparison) -> list[tuple[str, ...]]:
-    one = found.tasks[0] if len(found.tasks) == 1 else None
-    level = found.rivals[0].overall.level
-    rows = [("", "seeds", *([found.measure.name] if one else []), "behind", f"{100 * level:.4g}% interval", "")]
-    size = abs(found.leader.values[one].mean()) if one else 1.0
-
-    def row(standing: Standing, *rest: str) -> tuple[str, ...]:
-        return standing.label, standing.seeds, *([figure(standing.values[one].mean(), size)] if one else []), *rest
-
-    rows.append(row(found.leader, "", "", "leads"))
-    for rival in found.rivals:
-        gap = rival.overall
-        verdict = "worse" if gap.is_sure else "cannot tell" if rival in found.others else "ends alike"
-        rows.append(row(rival.standing, figure(gap.estimate, size), _interval(gap, size), verdict))
-    return rows
+def _level(gap: Difference) -> str:
+    return f"{100 * gap.level:.4g}% interval"
 
 
 def _interval(gap: Difference, size: float) -> str:
     return f"{figure(gap.low, size)} to {figure(gap.high, size)}" if math.isfinite(gap.low) else "-"
 
 
+def table_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Return the rows of a table and its head: a row for each task if there are two sides, else one for each side. Empty for one task and
+    two sides."""
+    one = found.tasks[0] if len(found.tasks) == 1 else ""
+    if len(found.rivals) > 1:
+        return _rows_of_sides(found, one)
+    (rival,) = found.rivals
+    labels = found.leader.label, rival.standing.label
+    rows = []
+    for task, gap in rival.by_task.items():
+        ours, theirs, size = _means(found.leader, rival.standing, task)
+        verdict = "cannot tell" if not gap.is_sure else "better" if gap.estimate > 0 else "worse"
+        rows.append((task, ours, theirs, figure(gap.estimate, size, "+"), _interval(gap, size), verdict))
+    return [] if one else [("environment", *labels, "difference", _level(gap), ""), *rows]
+
+
+def _rows_of_sides(found: Comparison, one: str) -> list[tuple[str, ...]]:
+    """The rows of sides, with their means if there is only `one` task."""
+    size = abs(found.leader.values[one].mean()) if one else 1.0
+    ends = [(found.leader, "", "", "leads")]
+    for rival in found.rivals:
+        gap = rival.overall
+        verdict = "worse" if gap.is_sure else "cannot tell" if rival in found.others else "ends alike"
+        ends.append((rival.standing, figure(gap.estimate, size), _interval(gap, size), verdict))
+    rows = [("", "seeds", *([found.measure.name] if one else []), "behind", _level(gap), "")]
+    for side, *rest in ends:
+        mean = [figure(side.values[one].mean(), size)] if one else []
+        rows.append((side.label, side.seeds, *mean, *rest))
+    return rows
+
+
 def method_line(found: Comparison) -> str:
-    """Describe the statistics behind the answer."""
+    """Describe the statistics behind the answer; of two sides also in how many pairs of runs the leader's was better."""
     several = f", over {len(found.tasks)} environments" if len(found.tasks) > 1 else ""
     test = "paired t-test" if found.paired else "Welch's t-test"
-    together = "; the intervals hold together" if len(found.rivals) > 1 else ""
-    chance = _chance(found, found.rivals[0]) if len(found.rivals) == 1 else ""
-    return f"Means over seeds{several}, {test}{together}.{chance}"
-
-
-def _chance(found: Comparison, rival: Rival) -> str:
-    """Say in how many pairs of runs the leader's was better; "" if that is not known."""
+    if len(found.rivals) > 1:
+        return f"Means over seeds{several}, {test}; the intervals hold together."
+    text, (rival,) = f"Means over seeds{several}, {test}.", found.rivals
     if rival.probability is None:
-        return ""
-    sizes = [(len(found.leader.values[task]), len(rival.standing.values[task])) for task in found.tasks]
-    pairs = sum(a if found.paired else a * b for a, b in sizes)
+        return text
+    columns = [(found.leader.values[task], rival.standing.values[task]) for task in found.tasks]
+    pairs = sum(len(ours) if found.paired else len(ours) * len(theirs) for ours, theirs in columns)
     what = "pairs of the same seed" if found.paired else "pairs of a run of each"
-    return f" {found.leader.label} did better than {rival.standing.label} in {rival.probability:.0%} of the {pairs} {what}."
+    return f"{text} {found.leader.label} did better than {rival.standing.label} in {rival.probability:.0%} of the {pairs} {what}."

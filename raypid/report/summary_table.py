@@ -9,18 +9,16 @@ import shutil
 import statistics
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
-from raypid.errors import UserError
-from raypid.report.comparison import UNEQUAL, Comparison, Measure, Side, choose_measure, compare, figure, headline
-from raypid.report.panel import count, some
+from raypid.errors import UserError, shorten
+from raypid.report.comparison import Comparison, Side, Standing, compare, figure, headline, steps_of
+from raypid.report.panel import some
 from raypid.report.runs import Group, find_runs, group_by_seed, grouped, short
 from raypid.report.statistics import mean_half_width
-from raypid.storage.run_folder import OWN, PARAMS, RunFolder
+from raypid.storage.run_folder import EVALUATION, FINAL, OWN, PARAMS, RunFolder
 
 MOST_ROWS = 20
 MOST_FAILURES = 3
@@ -29,16 +27,6 @@ MOST_COLUMNS = 4
 WIDEST = 160
 LONGEST_ERROR = 160
 ON_THE_WAY = "on the way"
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """The runs of one setting, and the values of those that count."""
-
-    group: Group
-    values: dict[RunFolder, float]
-    on_the_way: dict[RunFolder, float] | None = None
-    """Their mean returns over training, if these decide between this setting and others that end alike."""
 
 
 def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width: int | None = None) -> str:
@@ -77,40 +65,28 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
 
 def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
     """The table of one task, and its best trial."""
-    counting = [run for group in groups for run in group.runs if _counts(run)]
-    measure = choose_measure(counting) if counting else None
-    rows = [_Row(group, _values(group, measure)) for group in groups]
-    rows.sort(key=lambda row: not row.values)
-    sides = [Side(row.group.label, list(row.values)) for row in rows if row.values]
-    found = compare(sides) if len(sides) > 1 else None
-    if found is not None:
-        rows = [*_in_order(rows, found), *rows[len(sides) :]]
-    way = found.way.measure if found and found.way else None
+    found: Comparison | None = None
+    with suppress(UserError):  # no run counts
+        found = compare([Side(group.label, group.runs) for group in groups], skip_empty=True)
+    parts = {"to goal" if found and found.measure.is_lower_better else "return": found}
+    if found and found.way:
+        parts[ON_THE_WAY] = found.way
+    columns = {name: {s.label: s for s in part.standings} if part else {} for name, part in parts.items()}
+    by_label = {group.label: group for group in groups}
+    best_first = [by_label.pop(label) for label in next(iter(columns.values()))]
+    ordered = [*best_first, *by_label.values()]
     lines = [title] if title else []
-    lines.append(_table(rows[:MOST_ROWS], measure, way, width))
-    if len(rows) > MOST_ROWS:
-        lines.append(f"... and {len(rows) - MOST_ROWS} more")
+    lines.append(_table(ordered[:MOST_ROWS], columns, width))
+    if len(groups) > MOST_ROWS:
+        lines.append(f"... and {len(groups) - MOST_ROWS} more")
     lines.append("")
-    if measure is not None and rows[0].values:
-        entries = [(_head(measure), f"{measure.name}, mean of the seeds ± half of its 95% interval")]
-        if way:
-            entries.append((ON_THE_WAY, f"{way.name}, likewise; decides between settings that end alike"))
-        if found:
+    if found:
+        means = "mean of the seeds ± half of its 95% interval", "likewise; decides between settings that end alike"
+        entries = [(name, f"{part.measure.name}, {text}") for (name, part), text in zip(parts.items(), means) if part]
+        if found.rivals:
             entries.append(("answer", headline(found)))
-        lines += _entries([*entries, *_best(rows[0], measure, way)], width)
+        lines += _entries([*entries, *_best(found)], width)
     return "\n".join(lines)
-
-
-def _in_order(rows: Sequence[_Row], found: Comparison) -> list[_Row]:
-    """The rows of the compared settings, best first, with the values that decide between those that end alike."""
-    by_label = {row.group.label: row for row in rows}
-    ordered = [by_label[standing.label] for standing in found.standings]
-    for place, standing in enumerate(found.way.standings if found.way else []):
-        pairs = (
-            (run, value) for task in standing.runs for run, value in zip(standing.runs[task], standing.values[task])
-        )
-        ordered[place] = replace(ordered[place], on_the_way={run: float(value) for run, value in pairs})
-    return ordered
 
 
 def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
@@ -123,102 +99,68 @@ def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
     return lines
 
 
-def _counts(run: RunFolder) -> bool:
-    """Whether a run was not broken off, so that its value represents its setting."""
-    return bool(run.results) and run.ending.state in ("finished", "stopped early", "diverged")
-
-
-def _values(group: Group, measure: Measure | None) -> dict[RunFolder, float]:
-    if measure is None:
-        return {}
-    values = {run: measure.value(run) for run in group.runs if _counts(run)}
-    return {run: value for run, value in values.items() if math.isfinite(value)}
-
-
-def _table(rows: Sequence[_Row], measure: Measure | None, way: Measure | None, width: int) -> str:
+def _table(groups: Sequence[Group], columns: Mapping[str, Mapping[str, Standing]], width: int) -> str:
+    """A row for each group; `columns` have the standings by label."""
     from rich.console import Console
     from rich.table import Table
 
-    keys = list(dict.fromkeys(key for row in rows for key in row.group.apart))
+    keys = list(dict.fromkeys(key for group in groups for key in group.apart))
     separate = 0 < len(keys) <= MOST_COLUMNS
     table = Table(box=None, pad_edge=False, show_edge=False)
     for key in keys if separate else ["setting"]:
         table.add_column(key, overflow="fold", min_width=8)
-    names = ["seeds", _head(measure), *([ON_THE_WAY] if way else []), "steps", "seconds"]
-    cells = [_cells(row, has_way=way is not None) for row in rows]
-    for name, column in zip(names, zip(*cells)):
+    cells = [_numbers(group, columns.values()) for group in groups]
+    for name, column in zip(["seeds", *columns, "steps", "seconds"], zip(*cells)):
         table.add_column(name, justify="right", no_wrap=True, min_width=max(len(name), *map(len, column)))
     table.add_column("state", overflow="fold", min_width=10)
-    for row, numbers in zip(rows, cells):
-        settings = [short(row.group.apart.get(key, "")) for key in keys] if separate else [row.group.label or "all"]
-        table.add_row(*settings, *numbers, _states(row.group.runs))
+    for group, numbers in zip(groups, cells):
+        settings = [short(group.apart.get(key, "")) for key in keys] if separate else [group.label or "all"]
+        states = Counter(run.ending.state for run in group.runs).most_common()
+        named = [f"{number} {state}" if len(states) > 1 else state for state, number in states]
+        table.add_row(*settings, *numbers, ", ".join(named))
     text = io.StringIO()
     Console(file=text, width=width, color_system=None, highlight=False, markup=False, emoji=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().rstrip("\n").splitlines())
 
 
-def _cells(row: _Row, *, has_way: bool) -> tuple[str, ...]:
-    """The numbers of a row: seeds, means, steps, and the median of the seconds."""
-    runs = row.group.runs
-    seconds = _middle([run.last("time_total_s") for run in runs])
-    time = f"{seconds:,.1f}" if math.isfinite(seconds) else "-"
-    way = [_mean(row.on_the_way or {})] if has_way else []
-    return str(len(runs)), _mean(row.values), *way, _steps(runs), time
-
-
-def _steps(runs: Sequence[RunFolder]) -> str:
-    """The median number of steps, or the range if runs differ in it."""
-    every = [run.steps for run in runs if math.isfinite(run.steps)]
-    if every and max(every) > UNEQUAL * min(every):
-        return f"{count(min(every))} to {count(max(every))}"
-    return count(_middle(every))
-
-
-def _head(measure: Measure | None) -> str:
-    return "to goal" if measure is not None and measure.is_lower_better else "return"
-
-
-def _mean(values: dict[RunFolder, float]) -> str:
-    """The mean of the seeds with the half width of its 95% interval."""
-    if not values:
-        return "-"
-    seeds = np.array(list(values.values()))
-    mean, half = float(seeds.mean()), mean_half_width(seeds)
-    return figure(mean) + (f" ± {figure(half, abs(mean))}" if math.isfinite(half) else "")
-
-
-def _middle(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return statistics.median_high(finite) if finite else math.nan
-
-
-def _states(runs: Sequence[RunFolder]) -> str:
-    states = Counter(run.ending.state for run in runs)
-    return ", ".join(f"{number} {state}" if len(states) > 1 else state for state, number in states.most_common())
+def _numbers(group: Group, columns: Iterable[Mapping[str, Standing]]) -> list[str]:
+    """The numbers of a row: seeds, means with half their intervals, steps, and the median of the seconds."""
+    means = []
+    for standings in columns:
+        mean, half = math.nan, math.nan
+        if standing := standings.get(group.label):
+            values = standing.values[group.task]
+            mean, half = float(values.mean()), mean_half_width(values)
+        error = f" ± {figure(half, abs(mean))}" if math.isfinite(half) else ""
+        means.append(f"{figure(mean)}{error}" if math.isfinite(mean) else "-")
+    seconds = [value for run in group.runs if math.isfinite(value := run.last("time_total_s"))]
+    middle = f"{statistics.median_high(seconds):,.1f}" if seconds else "-"
+    return [str(len(group.runs)), *means, steps_of(group.runs), middle]
 
 
 def _overall(groups: Sequence[Group], tasks: Sequence[str]) -> list[tuple[str, str]]:
     """The comparison over all environments, if there are several and each setting was tried in all."""
-    sides: dict[str, list[RunFolder]] = {}
-    for group in groups:
-        sides.setdefault(group.label, []).extend(run for run in group.runs if _counts(run))
-    if len(tasks) < 2 or any({run.task for run in runs} != set(tasks) for runs in sides.values()):
-        return []
-    every = [Side(label, runs) for label, runs in sides.items()]
-    return [("overall", headline(compare(every)))] if len(every) > 1 else []
+    sides = grouped(groups, lambda group: group.label)
+    if len(sides) > 1 and len(tasks) > 1 and all(len(there) == len(tasks) for there in sides.values()):
+        with suppress(UserError):  # no run of a setting counts
+            every = [Side(label, [run for group in there for run in group.runs]) for label, there in sides.items()]
+            return [("overall", headline(compare(every)))]
+    return []
 
 
-def _best(row: _Row, measure: Measure, way: Measure | None) -> list[tuple[str, str]]:
+def _best(found: Comparison) -> list[tuple[str, str]]:
     """The best trial of the best setting, and what to do with it."""
-    decides = row.on_the_way or row.values
-    run = (min if measure.is_lower_better else max)(decides, key=lambda run: decides[run])
-    value = row.values[run]
-    text = f"{run.path}: {measure.name} {figure(value)}"
-    half, episodes = measure.precision(run) if measure.precision else (math.nan, 0)
+    (task,), key = found.tasks, found.measure.key
+    decides = (found.way or found).leader.values[task]
+    index = int(decides.argmin() if found.measure.is_lower_better else decides.argmax())
+    run, value = found.leader.runs[task][index], float(found.leader.values[task][index])
+    text = f"{run.path}: {found.measure.name} {figure(value)}"
+    half = run.last(key.replace("_mean", "_ci95")) if key in (EVALUATION, FINAL) else math.nan
     if math.isfinite(half):
+        episodes = run.last(key.replace("episode_reward_mean", "episodes"), 0)
         text += f" ± {figure(half, abs(value))}" + (f" ({episodes:.0f} episodes)" if episodes > 0 else "")
-    if way is not None and row.on_the_way:
-        text += f", {way.name} {figure(row.on_the_way[run])}"
+    if found.way:
+        text += f", {found.way.measure.name} {figure(float(decides[index]))}"
     again = shlex.quote(f"{run.path}-again")
     return [
         ("best trial", text),
@@ -233,8 +175,7 @@ def _failures(runs: Sequence[RunFolder]) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     for run in failed[:MOST_FAILURES]:
         error = OWN.sub("", run.ending.error)  # its text says it all
-        cut = error if len(error) <= LONGEST_ERROR else f"{error[:LONGEST_ERROR]} ..."
-        lines.append((run.ending.state, f"{run.path.name}: {cut}"))
+        lines.append((run.ending.state, f"{run.path.name}: {shorten(error, LONGEST_ERROR)}"))
     if len(failed) > MOST_FAILURES:
         lines.append(
             ("", f"... and {len(failed) - MOST_FAILURES} more; errors.txt in their folders has the tracebacks")

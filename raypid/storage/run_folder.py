@@ -32,9 +32,12 @@ DIVERGED = "diverged"
 """The folder of a divergence: its batch, and the last good policy, which `raypid.load_policy` and `raypid eval` read."""
 TRAINING = "episode_reward_mean"
 EVALUATION = "evaluation/episode_reward_mean"
+FINAL = "final/episode_reward_mean"
+"""What the best policy reached at the end; not in result.json, but `RunFolder.last` knows it."""
 NAMES = {
     EVALUATION: "evaluation return",
     TRAINING: "training return",
+    FINAL: "final return",
     "time_total_s": "time",
     "timesteps_total": "steps",
     "training_iteration": "iterations",
@@ -42,7 +45,7 @@ NAMES = {
     "learner_updates_total": "updates",
 }
 """Keys of a result, as people call them."""
-COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING}
+COUNTS = frozenset(NAMES) - {EVALUATION, TRAINING, FINAL}
 """Keys of what only grows, whatever is learnt."""
 MIN_EPISODES = 20
 """Training episodes before a stop criterion on episode_reward_* counts."""
@@ -202,7 +205,9 @@ class RunFolder:
         return int(self.last("timesteps_total", 0))
 
     def last(self, key: str, default: float = math.nan) -> float:
-        """The newest finite value of a key; `default` if no result has one."""
+        """The newest finite value of a key; `default` if no result has one. Keys of `final` begin with "final/"."""
+        if key.startswith("final/"):
+            return (self.final or {}).get(key.removeprefix("final/"), default)
         return next((float(row[key]) for row in reversed(self.results) if known(row.get(key))), default)
 
     def column(self, key: str) -> Column:

@@ -255,7 +255,7 @@ def test_a_run_that_stopped_at_its_goal_looks_no_worse_on_the_way(
     sides = tmp_path / "a", tmp_path / "b"
     told = answer(*sides, "--on-the-way")
     assert "to 2,560 steps 60.0 against 60.0, difference 0.0" in told
-    assert "a stopped at their goal and might have got further." in answer(*sides)
+    assert "Stopped at a goal and might have got further: a (3 of 3 runs)." in answer(*sides)
     assert "a/0: stopped at its goal at step 2,560, counts with what it had reached." in answer(*sides, "--at", "5120")
     assert main(["compare", *map(str, sides), "--at", "5120", "--metric", "episode_reward_mean"]) == 2
     assert "a/0: no training return at 5,120 steps, does not count" in capsys.readouterr().err
