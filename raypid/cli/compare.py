@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.report.comparison import Comparison, Moment, Side
     from raypid.report.statistics import Difference
-    from raypid.storage.run_folder import RunFolder
 
 MOST_NOTES = 8
 """Notes below an answer."""
@@ -83,25 +83,21 @@ def main(options: argparse.Namespace) -> int:
 def _moment(text: str) -> Moment:
     """Read the place of `--at`."""
     from raypid.report.comparison import Moment
+    from raypid.settings.stops import SECONDS, STEPS, read_stop
 
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    unit = text.removeprefix(number)
-    seconds = {"s": 1, "min": 60, "h": 3600}
-    try:
-        value = float(number) * ({"": 1, "k": 1e3, "M": 1e6, "G": 1e9} | seconds)[unit]
-        if not 0 < value < math.inf:
-            raise ValueError
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(
-            f"takes a number of steps such as 50000, 50k or 1M, or a time such as 30s, 5min or 2h, not {shown(text)}"
-        ) from None
-    return Moment(value, "time_total_s" if unit in seconds else "timesteps_total")
+    with suppress(ValueError):
+        ((x, value),) = read_stop(text).items()
+        if x in (STEPS, SECONDS) and isinstance(value, int | float) and 0 < value < math.inf:
+            return Moment(value, "time_total_s" if x == SECONDS else "timesteps_total")
+    raise argparse.ArgumentTypeError(
+        f"takes a number of steps such as 50000, 50k or 1M, or a time such as 30s, 5min or 2h, not {shown(text)}"
+    )
 
 
 def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
     """The sides of the comparison, and notes. A single folder, or more than two of single runs, are put together by their settings."""
     from raypid.report.comparison import Side, make_side
-    from raypid.report.runs import find_runs, group_by_seed
+    from raypid.report.runs import find_runs, group_by_seed, grouped
 
     found = []
     for path in paths:
@@ -109,35 +105,20 @@ def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
             runs, skipped = find_runs([path])
         tell_skipped(skipped)
         found.append(runs)
+    every = [run for runs in found for run in runs]
+    label_of = {run: group.label for group in group_by_seed(every) for run in group.runs}
     if len(paths) == 1 or (len(paths) > 2 and all(len(runs) == 1 for runs in found)):
-        every = [run for runs in found for run in runs]
-        by_label: dict[str, list[RunFolder]] = {}
-        for group in group_by_seed(every):
-            by_label.setdefault(group.label, []).extend(group.runs)
+        by_label = grouped(label_of, lambda run: label_of[run])
         if len(by_label) < 2:
-            raise UserError(
-                f"There is one setting here, in {len(every)} run{'s' * (len(every) > 1)}: nothing to compare. Give a folder for each side."
-            )
+            raise UserError("There is one setting here: nothing to compare. Give a folder for each side.")
         return [Side(label, runs) for label, runs in by_label.items()], []
-    labels = _labels(paths, found)
+    found_labels = [{label_of[run] for run in runs} for runs in found]
+    settings = [labels.pop() if len(labels) == 1 else "" for labels in found_labels]
+    folders = [path.resolve().name for path in paths]
+    distinct = (names for names in (settings, folders) if all(names) and len(set(names)) == len(names))
+    labels = next(distinct, [str(path) for path in paths])
     made = [make_side(label, runs, str(path)) for label, runs, path in zip(labels, found, paths)]
     return [side for side, _ in made], [note for _, notes in made for note in notes]
-
-
-def _labels(paths: Sequence[Path], found: Sequence[Sequence[RunFolder]]) -> list[str]:
-    """A name for each side: what sets its runs apart, or its folder if they have the settings of another side."""
-    from raypid.report.runs import group_by_seed
-
-    groups = group_by_seed([run for runs in found for run in runs])
-    labels = []
-    for runs in found:
-        folders = {run.path for run in runs}
-        own = {group.label for group in groups if folders & {run.path for run in group.runs}}
-        labels.append(own.pop() if len(own) == 1 else "")
-    if all(labels) and len(set(labels)) == len(labels):
-        return labels
-    names = [path.resolve().name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def _plain(found: Comparison) -> dict[str, object]:

@@ -171,7 +171,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, answer: Any) -> None
             (a, c),
             "Returns of different environments do not compare, and the sides have none in common (a: CartPole-v1; c: Acrobot-v1).",
         ),
-        ((a,), "There is one setting here, in 4 runs: nothing to compare."),
+        ((a,), "There is one setting here: nothing to compare."),
         ((a, a), "is on both sides: give each run once."),
         ((a, tmp_path / "none"), "There is nothing at"),
         ((a, b, "--at", "100"), "No run of lr=1 on CartPole-v1 counts."),
