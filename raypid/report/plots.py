@@ -8,13 +8,12 @@ evaluation are drawn by their training returns, thinner where others of the pane
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -37,14 +36,14 @@ INTERVAL = "evaluation/episode_reward_ci95"
 LOWEST, HIGHEST = "evaluation/episode_reward_min", "evaluation/episode_reward_max"
 
 XAxis: TypeAlias = Literal["timesteps_total", "time_total_s"]
-Style: TypeAlias = "str | tuple[int, tuple[float, ...]]"
-Look: TypeAlias = tuple[str, Style]
+Look: TypeAlias = dict[str, Any]
 """The colour and the style of a setting's line, the same in every panel."""
 
 # Okabe and Ito's colours: people with any kind of colour vision can tell them apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
-STYLES: tuple[Style, ...] = ("-", (0, (2.2, 1.0)), (0, (4, 0.9, 0.8, 0.9)))
-GREY = "#BBBBBB"
+STYLES = ("-", (0, (2.2, 1.0)), (0, (4, 0.9, 0.8, 0.9)))
+LOOKS: list[Look] = [{"color": colour, "ls": style} for style in STYLES for colour in COLOURS]
+GREY: Look = {"color": "#BBBBBB", "ls": "-"}
 MOST = 20
 """Settings with colours of their own. If there are more, the best ones have colours and the others are grey."""
 THIN = 1.2
@@ -130,36 +129,25 @@ def notes_on(drawn: Sequence[Curve]) -> list[str]:
     for task, there in _by_task(drawn).items():
         lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
-            have, their = ("has", "its") if len(lacking) == 1 else ("have", "their")
-            notes.append(
-                f"{task}: {len(lacking)} of {len(there)} settings {have} no evaluation ({some(lacking)}): {their} training returns are drawn, thin."
-            )
+            notes.append(f"{task}: training returns are drawn, thin, where there are no evaluations: {some(lacking)}.")
     return notes
 
 
 def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:
-    evaluated = y is None and any(EVALUATION in run.keys for run in group.runs)
     training = [_smoothed(run.curve(x, y) if y else training_curve(run, x), smooth) for run in group.runs]
-    if len(group.runs) > 1:
-        if not evaluated:
-            return _over_seeds(group, training, x, centre)
-        curve = _over_seeds(group, [run.curve(x, EVALUATION) for run in group.runs], x, centre)
-        curve.is_evaluation = True
-        thin = _over_seeds(group, training, x, centre, interval=False)
-        curve.training = (thin.x, thin.centre)
-        return curve
-    if not evaluated:
-        xs, ys = training[0]
-        none = np.full(len(xs), np.nan)
-        return Curve(group, 1, xs, ys, none, none)
-    run = group.runs[0]
-    xs, ys = run.curve(x, EVALUATION)
-    where, half = run.curve(x, INTERVAL)
-    half = half if len(where) == len(xs) else np.full(len(xs), np.nan)
-    # No mean is beyond what episodes can reach: where all reach 500, the interval ends there.
-    low = np.maximum(ys - half, min(run.curve(x, LOWEST)[1], default=-math.inf))
-    high = np.minimum(ys + half, max(run.curve(x, HIGHEST)[1], default=math.inf))
-    return Curve(group, 1, xs, ys, low, high, is_evaluation=True, training=training[0])
+    if y is not None or not any(EVALUATION in run.keys for run in group.runs):
+        return _over_seeds(group, training, x, centre)
+    curve = _over_seeds(group, [run.curve(x, EVALUATION) for run in group.runs], x, centre)
+    thin = _over_seeds(group, training, x, centre, interval=False)
+    curve.is_evaluation, curve.training = True, (thin.x, thin.centre)
+    if len(group.runs) == 1:
+        (run,) = group.runs
+        where, half = run.curve(x, INTERVAL)
+        half = half if len(where) == len(curve.x) else np.full(len(curve.x), np.nan)
+        # No mean is beyond what episodes can reach: where all reach 500, the interval ends there.
+        curve.low = np.maximum(curve.centre - half, min(run.curve(x, LOWEST)[1], default=-math.inf))
+        curve.high = np.minimum(curve.centre + half, max(run.curve(x, HIGHEST)[1], default=math.inf))
+    return curve
 
 
 def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
@@ -189,8 +177,11 @@ def _over_seeds(
     """Interpolate the seeds of a group on a common grid, from where all have begun to where the first one ends.
 
     A run that reached its goal needed no more steps: it keeps its last value, as the policy does that it learnt. Over time, so does
-    one that ended at any of its stop criteria. Any other seed would have gone on, nobody knows where to.
+    one that ended at any of its stop criteria. Any other seed would have gone on, nobody knows where to. A single run keeps its points.
     """
+    if len(group.runs) == 1:
+        xs, ys = columns[0]
+        return Curve(group, 1, xs, ys, np.full(len(xs), np.nan), np.full(len(xs), np.nan))
     known_runs = [(run, column) for run, column in zip(group.runs, columns) if len(column[0])]
     if not known_runs:
         return Curve(group, 0)
@@ -261,33 +252,24 @@ def draw(
 
     by_task = _by_task(drawn)
     looks = _looks(drawn, ranked=y is None)
-    rows, columns = _grid(len(by_task))
+    rows, columns = grid(len(by_task))
     width = max(8.0, 4.1 * columns)
     figure = Figure(figsize=(width, 4.8), dpi=150, layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    runs = [run for curve in drawn for run in curve.group.runs]
-    unit, x_label = _x_unit(runs, x)
+    unit, x_label = _x_unit([run for curve in drawn for run in curve.group.runs], x)
     evaluated = any(curve.is_evaluation for curve in drawn)
-    for axes in panels.flat[len(by_task) :]:
-        axes.set_visible(False)
-    y_label = NAMES.get(y, y) if y else "episode return" if evaluated else "training return"
-    for index, (axes, (task, there)) in enumerate(zip(panels.flat, by_task.items())):
+    for place, (task, there) in enumerate(by_task.items(), start=1):
+        axes = figure.add_subplot(rows, columns, place)
         _draw_panel(axes, there, looks, unit)
         if y is None or y.endswith(TRAINING):
             _draw_target(axes, [run for curve in there for run in curve.group.runs])
-        _dress(axes, x)
-        if index % columns == 0:
-            axes.set_ylabel(y_label, fontsize=10.5)
-        if index + columns >= len(by_task):
-            axes.set_xlabel(x_label, fontsize=10.5)
+        dress(axes, x)
         if len(by_task) > 1:
             mixed = y is None and evaluated and not any(curve.is_evaluation for curve in there)
             axes.set_title(_cut(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
-    if len(by_task) > 1:
-        figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    else:
-        panels[0, 0].set_title(text, loc="left", fontsize=13, fontweight="bold", pad=10)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.supxlabel(x_label, fontsize=10.5)
+    figure.supylabel(NAMES.get(y, y) if y else "episode return" if evaluated else "training return", fontsize=10.5)
     handles = _legend(drawn, looks, y, centre, smooth)
     legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
     height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7
@@ -295,10 +277,11 @@ def draw(
     figure.legend(
         handles=handles, loc="outside lower center", ncols=legend_columns, frameon=False, fontsize=9.5, handlelength=3.2
     )
-    return _save(figure, Path(out))
+    return save(figure, Path(out))
 
 
-def _save(figure: Figure, out: Path) -> Path:
+def save(figure: Figure, out: Path) -> Path:
+    """Write a picture, whole or not at all; the ending of `out` is the format."""
     with usable(out, "The picture"):
         if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
             raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(str(out))}.")
@@ -316,7 +299,7 @@ def _by_task(drawn: Sequence[Curve]) -> dict[str, list[Curve]]:
     return grouped(drawn, lambda curve: curve.group.task)
 
 
-def _grid(panels: int) -> tuple[int, int]:
+def grid(panels: int) -> tuple[int, int]:
     """(rows, columns) for this many panels."""
     columns = panels if panels <= 3 else 2 if panels == 4 else 3 if panels <= 9 else 4
     return -(-panels // columns), columns
@@ -325,39 +308,35 @@ def _grid(panels: int) -> tuple[int, int]:
 def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
     """Colours and line styles by label. With more than MOST labels, only those with the best last value in any task have them, or the
     first ones if more is not better. The others are grey."""
-    labels = list(dict.fromkeys(curve.group.label for curve in drawn))
-    chosen = labels
-    if len(labels) > MOST:
-        places: dict[str, int] = {}
-        for there in _by_task(drawn).values():
-            if ranked:
-                there.sort(key=lambda curve: -curve.centre[-1] if len(curve.centre) else math.inf)
-            for place, curve in enumerate(there):
-                places[curve.group.label] = min(place, places.get(curve.group.label, place))
-        chosen = sorted(labels, key=lambda label: places[label])[:MOST]
-    own = itertools.product(STYLES, COLOURS)
-    return {label: (colour, style) for label, (style, colour) in zip(filter(chosen.__contains__, labels), own)}
+    places: list[tuple[int, str]] = []
+    for there in _by_task(drawn).values():
+        if ranked:
+            there.sort(key=lambda curve: -curve.centre[-1] if len(curve.centre) else math.inf)
+        places += [(place, curve.group.label) for place, curve in enumerate(there)]
+    best = list(dict.fromkeys(label for _, label in sorted(places, key=lambda place: place[0])))[:MOST]
+    labels = dict.fromkeys(curve.group.label for curve in drawn if curve.group.label in best)
+    return dict(zip(labels, LOOKS))
 
 
 def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
     evaluated = any(curve.is_evaluation for curve in drawn)
     for curve in drawn:
-        colour, style = looks.get(curve.group.label, (GREY, "-"))
-        grey = colour == GREY
+        look = looks.get(curve.group.label, GREY)
+        colour, grey = look["color"], look is GREY
         crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
         few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
         width = 1.0 if grey else 2.4 if curve.is_evaluation or curve.counted > 1 else 1.8
         if evaluated and not curve.is_evaluation:
             width = min(THIN, width)
         if curve.training is not None and len(drawn) <= TRAINING_LINES:
-            axes.plot(curve.training[0] / unit, curve.training[1], ls=style, color=colour, lw=1.0, alpha=0.5)
+            axes.plot(curve.training[0] / unit, curve.training[1], **look, lw=1.0, alpha=0.5)
         axes.plot(
-            curve.x / unit, curve.centre, ls=style, color=colour, lw=width,
+            curve.x / unit, curve.centre, **look, lw=width,
             marker="o" if few else None, ms=4.5, solid_capstyle="round", zorder=1.5 if grey else 3,
         )  # fmt: skip
         if len(curve.x) == 1:
             axes.vlines(curve.x / unit, curve.low, curve.high, color=colour, lw=5, alpha=0.3)
-        elif not grey and not crowded and not (curve.low != curve.low).all():
+        elif not grey and not crowded and not np.isnan(curve.low).all():
             axes.fill_between(curve.x / unit, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
         for xs, ys in curve.singles:
             axes.plot(xs / unit, ys, ":", marker="." if len(xs) == 1 else None, ms=5, color=colour, lw=1.3, zorder=2)
@@ -366,15 +345,14 @@ def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit
 def _title(groups: Sequence[Group], y: str | None = None) -> str:
     runs = [run for group in groups for run in group.runs]
     algorithms, tasks = {run.algorithm for run in runs}, {group.task for group in groups}
-    of = f"{NAMES.get(y, y)}, " if y else ""
+    algorithm = runs[0].algorithm if len(algorithms) == 1 else ""
     if len(tasks) > 1:
-        return of + (f"{runs[0].algorithm} learning curves" if len(algorithms) == 1 else "Learning curves")
-    env = groups[0].task or "Learning curve"
-    title = f"{runs[0].algorithm} on {env}" if len(algorithms) == 1 and runs[0].algorithm else env
-    if len(groups) == 1:
-        seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {runs[0].seed}" if runs[0].seed is not None else ""
-        title += f", {seeds}" if seeds else ""
-    return of + title
+        title = f"{algorithm} learning curves" if algorithm else "Learning curves"
+    else:
+        title = " on ".join(filter(None, [algorithm, groups[0].task])) or "Learning curve"
+        if len(groups) == 1 and (len(runs) > 1 or runs[0].seed is not None):
+            title += f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
+    return f"{NAMES.get(y, y)}, {title}" if y else title
 
 
 def _cut(text: str, longest: int) -> str:
@@ -392,7 +370,8 @@ def _draw_target(axes: Axes, runs: Sequence[RunFolder]) -> None:
         axes.text(0.005, target, f"target {target:g}", transform=left, va="bottom", fontsize=8.5, color="#666666")
 
 
-def _dress(axes: Axes, x: str) -> None:
+def dress(axes: Axes, x: str) -> None:
+    """Give axes over `x` their grid, ticks and colours."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]))
@@ -413,44 +392,36 @@ def _legend(
 ) -> list[Artist]:
     """Legend entries: the colours if there are several settings, then what lines and shaded areas are."""
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     labels = {curve.group.label for curve in drawn}
-    one = len(labels) == 1
-    colour = COLOURS[0] if one else "#4D4D4D"
-
-    def line(label: str, colour: str = colour, style: Style = "-", lw: float = 2.4, alpha: float = 1.0) -> Artist:
-        return Line2D([], [], label=label, color=colour, ls=style, lw=lw, alpha=alpha)
-
-    entries = []
-    if not one:
-        entries = [line(_named(label, drawn), *look) for label, look in looks.items()]
+    entries: list[tuple[str, Look]] = []
+    if len(labels) > 1:
+        entries = [(_named(label, drawn), look) for label, look in looks.items()]
         if len(looks) < len(labels):
-            entries.append(line(f"the other {len(labels) - len(looks)} settings", GREY, lw=1.0))
+            entries.append((f"the other {len(labels) - len(looks)} settings", {**GREY, "lw": 1.0}))
     seeds = any(curve.counted > 1 and len(curve.x) for curve in drawn)
     cuts = max(curve.counted for curve in drawn) > 3  # of up to three, the interquartile mean is the mean
     kind = f", {CENTRE_NAMES['mean' if centre == 'iqm' and not cuts else centre]}" if seeds else ""
-    means = f" (running mean of {smooth:g} points)" if smooth >= 1 else f" (running mean of {smooth:.0%} of the points)"
-    means = means if smooth else ""
-    evaluated = any(curve.is_evaluation for curve in drawn)
-    if y is None and _shows_training(drawn):
-        runs = [run for curve in drawn for run in curve.group.runs]
-        num = EPISODES if any(NEW_EPISODES in run.keys for run in runs) else 100
-        label = f"training{kind or ' return'} ({num} episodes){means}"
-        entries.append(line(label, lw=1.0 if evaluated else 1.8, alpha=0.6 if evaluated else 1.0))
-    elif y is not None and (kind or means):
-        entries.append(line(f"{NAMES.get(y, y)}{kind}{means}"))
+    points = f"{smooth:g}" if smooth >= 1 else f"{smooth:.0%} of the"
+    means = f" (running mean of {points} points)" if smooth else ""
+    if y is not None and (kind or means):
+        entries.append((f"{NAMES.get(y, y)}{kind}{means}", {}))
+    elif y is None and _shows_training(drawn):
+        new = any(NEW_EPISODES in run.keys for curve in drawn for run in curve.group.runs)
+        thin = {"lw": 1.0, "alpha": 0.6} if any(curve.is_evaluation for curve in drawn) else {"lw": 1.8}
+        entries.append((f"training{kind or ' return'} ({EPISODES if new else 100} episodes){means}", thin))
     if any(curve.is_evaluation and len(curve.x) for curve in drawn):
-        entries.append(line(f"evaluation{kind or ' mean'}"))
+        entries.append((f"evaluation{kind or ' mean'}", {}))
     bands = ["over the episodes of an evaluation"] * _shows_episode_bands(drawn)
     bands += [f"over seeds{' where there are several' if bands else ''}"] * seeds
     if bands:
-        entries.append(Patch(color=colour, alpha=0.2, lw=0, label=f"95% interval {', '.join(bands)}"))
+        entries.append((f"95% interval {', '.join(bands)}", {"lw": 7, "alpha": 0.2, "solid_capstyle": "butt"}))
     if any(curve.singles for curve in drawn):
-        entries.append(line("single seeds where others have no values, or that did not finish", style=":", lw=1.3))
+        entries.append(("single seeds where others have no values, or that did not finish", {"ls": ":", "lw": 1.3}))
     if any(curve.is_carried for curve in drawn):
-        entries.append(line("(seeds that have finished keep their last value)", alpha=0.0))
-    return entries
+        entries.append(("(seeds that have finished keep their last value)", {"alpha": 0.0}))
+    usual = {"color": COLOURS[0] if len(labels) == 1 else "#4D4D4D", "lw": 2.4}
+    return [Line2D([], [], label=label, **{**usual, **look}) for label, look in entries]
 
 
 CENTRE_NAMES: dict[Centre, str] = {"iqm": "interquartile mean", "median": "median", "mean": "mean"}
