@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from raypid.errors import UserError, reason
 from raypid.report.logger import EXPLOITS
-from raypid.report.plots import COLOURS, STYLES
-from raypid.storage.outputs import replacing
+from raypid.report.plots import LOOKS, dress, grid, save
+from raypid.report.statistics import Column
 from raypid.storage.plain_data import read_json
 from raypid.storage.run_folder import EVALUATION, TRAINING, RunFolder, known
 
@@ -28,29 +30,22 @@ _IN_LEGEND = 12
 
 @dataclass(slots=True)
 class Stretch:
-    """A member's training between two exploits. Its first point is the donor's last one."""
+    """A member's training between two exploits."""
 
-    steps: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
+    start: float
+    """Environment steps of the member at the exploit with which it begins; 0 for the first."""
+    donor: str
+    """The member whose state it began with; "" for the first."""
+    settings: Mapping[str, Any]
+    """The perturbed ones."""
+    scores: list[tuple[float, float]] = field(default_factory=list)
+    """(environment steps, score). The first point after an exploit is the donor's last one."""
     training: list[tuple[float, float]] = field(default_factory=list)
     """(environment steps, mean training return), where scores are evaluations."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """The perturbed ones."""
 
 
-@dataclass(slots=True)
-class Member:
-    """A member of a population, and what it went through."""
-
-    name: str
-    stretches: list[Stretch]
-    exploits: list[tuple[float, str]]
-    """(environment steps, donor) of each."""
-
-    def score_at(self, steps: float) -> float | None:
-        """The newest score by then."""
-        found = [y for part in self.stretches for x, y in zip(part.steps, part.scores) if x <= steps]
-        return found[-1] if found else None
+Members: TypeAlias = "dict[str, list[Stretch]]"
+"""The stretches of each member, by its name."""
 
 
 def lineage(out: Path) -> Path | None:
@@ -68,134 +63,115 @@ def lineage(out: Path) -> Path | None:
         return None
     try:
         perturbed: dict[str, Mapping[str, Any]] = plan["population"]["perturb"]
-        found = [_member(out / str(trial["name"]), trial["settings"], list(perturbed)) for trial in plan["trials"]]
-        _join(found)
+        trials = {str(trial["name"]): trial["settings"] for trial in plan["trials"]}
+        members = {name: _stretches(out / name, settings, list(perturbed)) for name, settings in trials.items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{_PLAN} or an {EXPLOITS} in {out} is damaged: {reason(error)}") from None
-    members = [one for one in found if any(part.steps for part in one.stretches)]
+    _join(members)
+    members = {name: stretches for name, stretches in members.items() if any(part.scores for part in stretches)}
     if not members:
         raise UserError(f"no member of {out} has a score yet: there is no lineage to draw")
-    _draw(members, perturbed, out / LINEAGE)
-    return out / LINEAGE
+    return _draw(members, perturbed, out / LINEAGE)
 
 
-def _member(folder: Path, settings: Mapping[str, Any], perturbed: Sequence[str]) -> Member:
-    """Read a member from its folder."""
-    rows = RunFolder(folder).results
-    evaluated, trained = _points(rows, EVALUATION), _points(rows, TRAINING)
-    stretches = [Stretch(settings={name: settings.get(name) for name in perturbed})]
+def _stretches(folder: Path, settings: Mapping[str, Any], perturbed: Sequence[str]) -> list[Stretch]:
+    """Read what a member went through from its folder."""
     file = folder / EXPLOITS
     records: Any = read_json(file.read_bytes()) if file.exists() else []
-    stretches += [Stretch(settings=record["settings"]) for record in records]
-    for x, y, i in evaluated or trained:
-        stretches[min(i, len(records))].steps.append(x)
-        stretches[min(i, len(records))].scores.append(y)
-    for x, y, i in trained if evaluated else ():
-        stretches[min(i, len(records))].training.append((x, y))
-    return Member(folder.name, stretches, [(float(r["timesteps_total"]), str(r["donor"])) for r in records])
+    stretches = [Stretch(0.0, "", {name: settings.get(name) for name in perturbed})]
+    stretches += [Stretch(float(r["timesteps_total"]), str(r["donor"]), r["settings"]) for r in records]
+    run = RunFolder(folder)
+    evaluated = EVALUATION in run.keys
+    for row in run.results:
+        part = stretches[min(int(row.get("pbt/exploits", 0)), len(records))]
+        for key, points in ((EVALUATION, part.scores), (TRAINING, part.training if evaluated else part.scores)):
+            if known(value := row.get(key)):
+                points.append((float(row["timesteps_total"]), value))
+    return stretches
 
 
-def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float, int]]:
-    """(environment steps, value, exploits so far) of each row that has the key."""
-    found = (row for row in rows if known(row.get(key)))
-    return [(float(row["timesteps_total"]), float(row[key]), int(row.get("pbt/exploits", 0))) for row in found]
-
-
-def _join(members: Sequence[Member]) -> None:
+def _join(members: Members) -> None:
     """Begin each stretch after an exploit where the donor was."""
-    named = {member.name: member for member in members}
-    exploits = [(x, donor, one, i) for one in members for i, (x, donor) in enumerate(one.exploits, start=1)]
-    for x, donor, member, index in sorted(exploits, key=lambda e: e[0]):
-        if donor in named and (score := named[donor].score_at(x)) is not None:
-            member.stretches[index].steps.insert(0, x)
-            member.stretches[index].scores.insert(0, score)
+    exploits = [part for stretches in members.values() for part in stretches[1:]]
+    for part in sorted(exploits, key=lambda part: part.start):
+        theirs = [point for other in members.get(part.donor, []) for point in other.scores if point[0] <= part.start]
+        if theirs:
+            part.scores.insert(0, (part.start, theirs[-1][1]))
 
 
 # -- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def _draw(members: Sequence[Member], perturbed: Mapping[str, Mapping[str, Any]], file: Path) -> None:
+def _draw(members: Members, perturbed: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
     from matplotlib.figure import Figure
 
-    columns = len(perturbed) if len(perturbed) <= 4 else 3 if len(perturbed) in (5, 6, 9) else 4
-    rows = math.ceil(len(perturbed) / columns)
-    figure = Figure(figsize=(10, 4.6 + 1.9 * rows), layout="constrained")
-    grid = figure.add_gridspec(1 + rows, columns, height_ratios=[4.2, *[1.9] * rows])
-    top = figure.add_subplot(grid[0, :])
+    rows, columns = grid(len(perturbed))
+    figure = Figure(figsize=(10, 4.6 + 1.9 * rows), dpi=120, layout="constrained")
+    cells = figure.add_gridspec(1 + rows, columns, height_ratios=[4.2, *[1.9] * rows])
+    top = figure.add_subplot(cells[0, :])
     _draw_scores(top, members)
     for i, (name, spec) in enumerate(perturbed.items()):
-        axes = figure.add_subplot(grid[1 + i // columns, i % columns], sharex=top)
+        axes = figure.add_subplot(cells[1 + i // columns, i % columns], sharex=top)
         _draw_setting(axes, members, name, spec)
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k" if x else "0")
-        axes.grid(axis="y", color="0.93", lw=0.8)
-        axes.set_axisbelow(True)
-    top.set_xlim(left=0)
-    with replacing(file) as beside:
-        figure.savefig(beside, dpi=120, format="png")
+    return save(figure, file)
 
 
-def _look(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index // len(COLOURS) % len(STYLES)]}
-
-
-def _draw_scores(axes: Axes, members: Sequence[Member]) -> None:
-    """Each member's scores; at an exploit an arrow from the donor's to where the member's own line ends."""
-    for i, member in enumerate(members):
-        look = _look(i)
-        label = member.name[:6] + member.name[6:].partition("-")[0]  # trial-001
-        for part in member.stretches:
-            axes.plot(part.steps, part.scores, lw=1.8, marker="." if part.training else None, ms=5, label=label, **look)
-            xs, ys = [x for x, _ in part.training], [y for _, y in part.training]
-            axes.plot(xs, ys, lw=0.8, alpha=0.35, color=look["color"])
+def _draw_scores(axes: Axes, members: Members) -> None:
+    """Each member's scores; at an exploit an arrow from where the member's own line ends to the donor's."""
+    for (name, stretches), look in zip(members.items(), itertools.cycle(LOOKS)):
+        colour = look["color"]
+        label = name[:6] + name[6:].partition("-")[0]  # trial-001
+        for part in stretches:
+            marker = "." if part.training else None
+            axes.plot(*_columns(part.scores), lw=1.8, marker=marker, ms=5, label=label, **look)
+            axes.plot(*_columns(part.training), lw=0.8, alpha=0.35, color=colour)
             label = ""
-        for j, (x, _) in enumerate(member.exploits):
-            before, after = member.stretches[j], member.stretches[j + 1]
-            if before.steps and after.steps and after.steps[0] == x:
-                axes.plot([before.steps[-1], x], [before.scores[-1]] * 2, lw=0.9, color=look["color"], ls=":")
-                axes.annotate(
-                    "", (x, before.scores[-1]), (x, after.scores[0]),
-                    arrowprops={"arrowstyle": "-|>", "color": look["color"], "lw": 1.1, "shrinkA": 0, "shrinkB": 3},
-                )  # fmt: skip
-                axes.plot(x, before.scores[-1], marker="x", color=look["color"], ms=7, mew=1.8)
-                axes.plot(x, after.scores[0], marker="o", color=look["color"], ms=4.5)
-    thin = any(part.training for member in members for part in member.stretches)
+        for before, after in itertools.pairwise(stretches):
+            if before.scores and after.scores and after.scores[0][0] == after.start:
+                end, begin = (after.start, before.scores[-1][1]), after.scores[0]
+                axes.plot(*_columns([before.scores[-1], end]), lw=0.9, color=colour, ls=":")
+                arrow = {"arrowstyle": "-|>", "color": colour, "lw": 1.1, "shrinkA": 0, "shrinkB": 3}
+                axes.annotate("", end, begin, arrowprops=arrow)
+                axes.plot(*end, marker="x", color=colour, ms=7, mew=1.8)
+                axes.plot(*begin, marker="o", color=colour, ms=4.5)
+    thin = any(part.training for stretches in members.values() for part in stretches)
     axes.set_ylabel("evaluation return (thin: training)" if thin else "training return")
-    num = sum(len(member.exploits) for member in members)
-    what = "no member has gone on from another"
-    if num:
-        what = "at × a member gives up its state and goes on from the donor's, at ●"
+    num = sum(len(stretches) - 1 for stretches in members.values())
+    what = (
+        "at × a member gives up its state and goes on from the donor's, at ●"
+        if num
+        else "no member has gone on from another"
+    )
     axes.set_title(f"{num} exploit{'s' if num != 1 else ''}: {what}", fontsize=10, loc="left")
     if len(members) <= _IN_LEGEND:
         axes.legend(frameon=False, fontsize=8, loc="best", handlelength=1.6)
+    dress(axes, "timesteps_total")
 
 
-def _draw_setting(axes: Axes, members: Sequence[Member], name: str, spec: Mapping[str, Any]) -> None:
+def _columns(points: Sequence[tuple[float, float]]) -> Column:
+    """Points as [2, N], to be plotted."""
+    return np.array(points, np.float64).reshape(-1, 2).T
+
+
+def _draw_setting(axes: Axes, members: Members, name: str, spec: Mapping[str, Any]) -> None:
     """The values of a setting over time; a choice that is not of numbers has one line for each of its values."""
+    dress(axes, "timesteps_total")
     ((word, arguments),) = spec.items()
     values = list(arguments) if word == "choice" else []
-    named = [value for value in values if isinstance(value, bool) or not isinstance(value, int | float)]
-    positions = {repr(value): i for i, value in enumerate(values)} if named else {}
-    for i, member in enumerate(members):
-        look, before = _look(i), None
-        ends = [x for x, _ in member.exploits]
-        last = max((x for part in member.stretches for x in part.steps), default=0.0)
-        for part, start, end in zip(member.stretches, [0.0, *ends], [*ends, last]):
-            value = part.settings.get(name)
-            y = positions.get(repr(value)) if positions else value
-            if isinstance(y, int | float):
-                axes.plot([start, end], [y, y], lw=1.8, solid_capstyle="butt", **look)
-                if start and before is not None:
-                    axes.plot([start, start], [before, y], lw=0.8, ls=":", color=look["color"])
-                    axes.plot(start, y, marker="o", ms=3.5, color=look["color"])
-                before = y
-    if positions:
-        axes.set_yticks(range(len(values)), [str(value) for value in values])
-    elif word in _LOGARITHMIC or (values and min(values) > 0 and max(values) / min(values) >= 8):
+    is_named = any(isinstance(value, bool) or not isinstance(value, int | float) for value in values)
+    if is_named:
+        axes.yaxis.update_units([str(value) for value in values])
+    for stretches, look in zip(members.values(), itertools.cycle(LOOKS)):
+        end = max(x for part in stretches for x, _ in part.scores)
+        ys = [part.settings.get(name) for part in (*stretches, stretches[-1])]
+        axes.step(
+            [*(part.start for part in stretches), end], [str(y) for y in ys] if is_named else ys, where="post",
+            lw=1.8, marker="o", ms=3.5, markevery=slice(1, len(stretches)), **look,
+        )  # fmt: skip
+    if word in _LOGARITHMIC or (values and not is_named and min(values) > 0 and max(values) / min(values) >= 8):
         axes.set_yscale("log")
-    if values and not positions:
-        axes.set_yticks(values, [f"{value:g}" for value in values], minor=False)
+    if values:
+        axes.set_yticks(range(len(values)) if is_named else values, [str(value) for value in values], minor=False)
         axes.minorticks_off()
     axes.set_title(name, fontsize=9.5, loc="left", color="0.2")
     axes.set_xlabel("environment steps of each member", fontsize=8)

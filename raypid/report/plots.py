@@ -257,19 +257,22 @@ def draw(
     figure = Figure(figsize=(width, 4.8), dpi=150, layout="constrained")
     unit, x_label = _x_unit([run for curve in drawn for run in curve.group.runs], x)
     evaluated = any(curve.is_evaluation for curve in drawn)
-    for place, (task, there) in enumerate(by_task.items(), start=1):
-        axes = figure.add_subplot(rows, columns, place)
+    y_label = NAMES.get(y, y) if y else "episode return" if evaluated else "training return"
+    for index, (task, there) in enumerate(by_task.items()):
+        axes = figure.add_subplot(rows, columns, index + 1)
         _draw_panel(axes, there, looks, unit)
         if y is None or y.endswith(TRAINING):
             _draw_target(axes, [run for curve in there for run in curve.group.runs])
         dress(axes, x)
+        if index % columns == 0:
+            axes.set_ylabel(y_label, fontsize=10.5)
+        if index + columns >= len(by_task):
+            axes.set_xlabel(x_label, fontsize=10.5)
         if len(by_task) > 1:
             mixed = y is None and evaluated and not any(curve.is_evaluation for curve in there)
             axes.set_title(_cut(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
     figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    figure.supxlabel(x_label, fontsize=10.5)
-    figure.supylabel(NAMES.get(y, y) if y else "episode return" if evaluated else "training return", fontsize=10.5)
     handles = _legend(drawn, looks, y, centre, smooth)
     legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
     height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7

@@ -35,14 +35,12 @@ def experiment(out: Path, *, population: bool = True, rows: bool = True) -> None
 def test_what_was_scored_before_an_exploit_and_after(tmp_path):
     experiment(tmp_path / "p")
     settings = {"lr": 1e-5, "kernel": "torch"}
-    found = [
-        lineage._member(tmp_path / "p" / name, settings, ["lr", "kernel"])
-        for name in ("trial-001-x=a", "trial-002-x=b")
-    ]
-    lineage._join(found)
-    before, after = found[1].stretches
-    assert (before.steps, before.scores, before.settings) == ([120], [1.0], settings)
-    assert (after.steps, after.scores) == ([110, 220], [50.0, 70.0])  # from where the donor was
+    names = ("trial-001-x=a", "trial-002-x=b")
+    members = {name: lineage._stretches(tmp_path / "p" / name, settings, ["lr", "kernel"]) for name in names}
+    lineage._join(members)
+    before, after = members["trial-002-x=b"]
+    assert (before.scores, before.settings) == ([(120, 1.0)], settings)
+    assert after.scores == [(110, 50.0), (220, 70.0)]  # from where the donor was
     assert after.settings == {"lr": 8e-4, "kernel": "numpy"}
     assert lineage.lineage(tmp_path / "p") == tmp_path / "p" / "lineage.png"
     assert (tmp_path / "p" / "lineage.png").read_bytes()[:4] == b"\x89PNG"
