@@ -166,7 +166,7 @@ def _draw_setting(axes: Axes, members: Members, name: str, spec: Mapping[str, An
         ys = [part.settings.get(name) for part in (*stretches, stretches[-1])]
         axes.step(
             [*(part.start for part in stretches), end], [str(y) for y in ys] if is_named else ys, where="post",
-            lw=1.8, marker="o", ms=3.5, markevery=slice(1, len(stretches)), **look,
+            lw=1.5, marker="o", ms=3.5, markevery=slice(1, len(stretches)), **look,
         )  # fmt: skip
     if word in _LOGARITHMIC or (values and not is_named and min(values) > 0 and max(values) / min(values) >= 8):
         axes.set_yscale("log")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from raypid.errors import UserError, shown
+from raypid.errors import UserError, shorten, shown
 from raypid.report.panel import count, some
 from raypid.report.runs import Group, check_key, find_runs, group_by_seed, grouped
 from raypid.report.statistics import CENTRES, Centre, Column, bootstrap_interval
@@ -270,7 +270,7 @@ def draw(
             axes.set_xlabel(x_label, fontsize=10.5)
         if len(by_task) > 1:
             mixed = y is None and evaluated and not any(curve.is_evaluation for curve in there)
-            axes.set_title(_cut(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
+            axes.set_title(shorten(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
     figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
     handles = _legend(drawn, looks, y, centre, smooth)
@@ -356,10 +356,6 @@ def _title(groups: Sequence[Group], y: str | None = None) -> str:
         if len(groups) == 1 and (len(runs) > 1 or runs[0].seed is not None):
             title += f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
     return f"{NAMES.get(y, y)}, {title}" if y else title
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def _draw_target(axes: Axes, runs: Sequence[RunFolder]) -> None:

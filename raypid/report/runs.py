@@ -3,17 +3,18 @@ what sets them apart."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
+import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raypid.errors import UserError, reason, shown
-from raypid.plugins.registry import did_you_mean, suggest
+from raypid.errors import UserError, reason, shorten, shown
+from raypid.plugins.registry import did_you_mean
 from raypid.report.logger import PROGRESS
 from raypid.storage.changes import later
 from raypid.storage.neighbours import nothing_at
@@ -27,8 +28,6 @@ NOT_SETTINGS = frozenset({
 LONGEST_LABEL = 60
 """Characters of a label; runs that differ in more than fits are named by their folder."""
 LONGEST_VALUE = 30
-MOST_KEYS = 100
-"""Keys that are searched for a similar one."""
 _INSIDE = frozenset({"best", "checkpoints", "diverged", "policy"})
 """Folders that are not searched for runs."""
 
@@ -65,8 +64,7 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFo
     runs: dict[Path, RunFolder] = {}
     skipped: list[str] = []
     for path in map(Path, paths):
-        folders = list(_folders_of_runs(path)) if os.path.isdir(path) else []
-        if not folders:
+        if not (folders := list(_folders_of_runs(path))):
             raise UserError(_why_none(path))
         for folder in folders:
             if (real := Path(os.path.realpath(folder))) in runs:
@@ -87,13 +85,10 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFo
 
 def _why_none(path: Path) -> str:
     """Say why there are no results in a folder, and which folder would do."""
-    whole = next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None)
-    if os.path.exists(path) and whole is not None:
-        return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
-    if os.path.exists(path) and not os.path.isdir(path):
-        return f"{shown(str(path))} is a file: give the folder of a run, or one with runs in it"
-    if not os.path.isdir(path):
+    if not os.path.exists(path):
         return nothing_at(path)
+    if whole := next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None):
+        return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
     return (
         why_without_results(path)
         or f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"
@@ -114,35 +109,27 @@ def check_key(runs: Sequence[RunFolder], key: str) -> None:
     """Check that a result of these runs has a number of this name.
 
     Raises:
-        UserError: none has; the message names the nearest.
+        UserError: none has; the message names what may be meant.
     """
     keys = {key for run in runs for key in run.keys}
     if key not in keys:
-        printable = sorted(name for name in keys if name.isprintable())[:MOST_KEYS]
-        nearest = difflib.get_close_matches(key, printable, 5, 0.0)
-        more = f" The nearest of {len(keys)}: {', '.join(nearest)}. {PROGRESS} of a run has them all in its first line."
-        hint = did_you_mean(key, printable) if suggest(key, printable) else more
-        raise UserError(f"No result of these runs has a number {shown(key)}.{hint}")
+        hint = did_you_mean(key, filter(str.isprintable, keys))
+        raise UserError(
+            f"No result of these runs has a number {shown(key)}.{hint} {PROGRESS} of a run has all in its first line."
+        )
 
 
 def _folders_of_runs(path: Path) -> Iterator[Path]:
     """Yield the folders of runs at and below `path`, in the order in which people count: trial-2 before trial-10."""
-    if (path / RESULTS).is_file():
-        yield path
-        return
-    try:
-        entries = [entry for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # a folder of somebody else's
-        return
-    for entry in sorted(entries, key=lambda entry: _counting(entry.name)):
-        if not entry.name.startswith(".") and entry.name not in _INSIDE:
-            yield from _folders_of_runs(path / entry.name)
+    for folder, below, files in os.walk(path):
+        if RESULTS in files:
+            below.clear()
+            yield Path(folder)
+        below[:] = sorted((name for name in below if not name.startswith(".") and name not in _INSIDE), key=_counting)
 
 
 def _counting(name: str) -> list[tuple[int, str]]:
     """A key that sorts digits within names as numbers."""
-    import re
-
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
 
 
@@ -165,7 +152,8 @@ def group_by_seed(runs: Sequence[RunFolder]) -> list[Group]:
 
 
 def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
-    """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice."""
+    """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice, and groups have
+    no labels."""
     flat = {run: {**flat_settings(run.params), **_changed(run)} for run in runs}
     apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
 
@@ -177,7 +165,7 @@ def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
     for (task, algorithm, *values), same in grouped(runs, identity).items():
         named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
         groups.append(Group(task, "", named, same))
-    return _labelled(groups)
+    return groups
 
 
 def _changed(run: RunFolder) -> dict[str, str]:
@@ -227,40 +215,31 @@ def _without_repetitions(same: list[RunFolder]) -> list[list[RunFolder]]:
 
 
 def _labelled(groups: Sequence[Group]) -> list[Group]:
-    """Name groups by what sets them apart, and by a folder where that does not tell two groups of a task apart."""
-    labels = [_label_of(group, groups) for group in groups]
+    """Name groups by what sets them apart, and by a folder where that is long or does not tell two groups of a task apart."""
+    folders = [
+        os.path.abspath(group.runs[0].path if len(group.runs) == 1 else group.runs[0].path.parent) for group in groups
+    ]
+    above = os.path.commonpath([os.path.dirname(folder) for folder in folders]) if folders else ""
+    names = [os.path.relpath(folder, above) for folder in folders]
+    texts = [_text_of(group) for group in groups]
+    alike = Counter((group.task, text) for group, text in zip(groups, texts))
     labelled: list[Group] = []
-    for group, label in zip(groups, labels):
-        others = [o for o, same in zip(groups, labels) if o is not group and o.task == group.task and same == label]
-        if others:
-            folder = _folder_of(group)
-            unique = all(_folder_of(other).name != folder.name for other in others)
-            label = " ".join(filter(None, [label, folder.name if unique else str(folder)]))
-        labelled.append(replace(group, label=label))
+    for group, name, text in zip(groups, names, texts):
+        if text.endswith("...") and names.count(name) == 1:
+            text = f"{group.apart.get('algorithm', '')} {name}".strip()
+        elif alike[group.task, text] > 1:
+            text = f"{text} {name}".strip()
+        labelled.append(replace(group, label=text))
     return labelled
 
 
-def _label_of(group: Group, groups: Sequence[Group]) -> str:
-    """The algorithm and the settings that distinguish a group. If they do not all fit: its folder, or the first of them if another group has
-    a folder of that name."""
-    changed = group.apart.get("changed", "")
-    others = {key: value for key, value in group.apart.items() if key not in ("algorithm", "changed")}
-    words = [f"{key}={short(value)}" for key, value in others.items() if f"; {key}=" not in f"; {changed}"]
-    kept = words
-    while len(", ".join(kept)) > LONGEST_LABEL and len(kept) > 1:
-        kept = kept[:-1]
-    cut = ["…"] if len(kept) < len(words) else []
-    text = ", ".join([*kept, *cut, *({"nothing": ["unchanged"]}.get(changed, [changed]) if changed else [])])
-    folder = _folder_of(group).name
-    if cut and [_folder_of(other).name for other in groups].count(folder) == 1:
-        text = folder
-    return " ".join(filter(None, [group.apart.get("algorithm", ""), text]))
-
-
-def _folder_of(group: Group) -> Path:
-    """The folder that a group is named after: that of its only run, or the parent of its runs."""
-    folder = group.runs[0].path
-    return folder if len(group.runs) == 1 or not folder.parent.name else folder.parent
+def _text_of(group: Group) -> str:
+    """The algorithm and the settings that distinguish a group; if they are long, their beginning."""
+    settings = dict(group.apart)
+    algorithm, changed = settings.pop("algorithm", ""), settings.pop("changed", "")
+    words = [f"{key}={short(value)}" for key, value in settings.items() if f"; {key}=" not in f"; {changed}"]
+    words += ["unchanged" if changed == "nothing" else changed] * bool(changed)
+    return shorten(f"{algorithm} {', '.join(words)}", LONGEST_LABEL)
 
 
 def _compact(value: object) -> str:

@@ -93,8 +93,7 @@ def test_many_or_long_settings_are_cut(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "run-0").rename(tmp_path / "a" / "run")
     (tmp_path / "run-1").rename(tmp_path / "b" / "run")
-    labels = [label for _, label, _ in groups_of(tmp_path)]
-    assert len(set(labels)) == 2 and all(len(label) < 70 and label.endswith(", …") for label in labels)
+    assert [label for _, label, _ in groups_of(tmp_path)] == ["a/run", "b/run"]
 
 
 def test_repeated_seeds_are_told_apart_by_their_parents(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
         (tmp_path / "python", "agent.train() returns them, and writes none"),
         (tmp_path / "python" / "checkpoints", "agent.train() returns them, and writes none"),
         (tmp_path / "nowhere", "There is nothing at"),
-        (tmp_path / "afile", "/afile' is a file: give the folder of a run"),
+        (tmp_path / "afile", "/afile or in a folder below it: give the folder of a run"),
         (saved, "no result.json in"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):
