@@ -11,13 +11,14 @@ import importlib.metadata
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from raypid.errors import UserError
 from raypid.plugins.modules import apart, import_named, names_file
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, INTRINSIC_REWARDS, NETWORKS, REPLAYS
 from raypid.storage.ownership import project_of, run_folder_of
+from raypid.storage.plain_data import texts
 
 _REGISTRIES = {
     "agent": AGENTS, "algorithm": ALGORITHMS, "env": ENVS, "evaluation_env": ENVS, "intrinsic_reward": INTRINSIC_REWARDS, "network": NETWORKS,
@@ -49,22 +50,10 @@ def check_names(
     Raises:
         UntrustedError: a name that may not be imported; the message has it, the folder, and what allows it.
     """
-    allowed = {text for _, text in _texts(given or {}, "")}
-    for key, text in _texts(names, ""):
+    allowed = {text for _, text in texts(given or {})}
+    for key, text in texts(names):
         if text not in allowed and _names_code(key, text):
             _check(Path(folder), key, text, trusted)
-
-
-def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield (dotted key, text) of all texts in nested mappings and lists."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _texts(part, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _texts(part, key)
 
 
 def _names_code(key: str, text: str) -> bool:

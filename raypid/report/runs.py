@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from raypid.errors import UserError, reason, shorten, shown
 from raypid.plugins.registry import did_you_mean
 from raypid.report.logger import PROGRESS
-from raypid.storage.changes import later
+from raypid.storage.changes import described, later
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.run_folder import RESULTS, RunFolder
 
@@ -174,12 +174,7 @@ def _changed(run: RunFolder) -> dict[str, str]:
         changes = later(run.changes)
     except ValueError:
         return {"changed": "unknown"}
-    courses: dict[str, str] = {}
-    for change in changes:
-        if (key := change["key"]) not in NOT_SETTINGS:
-            begin = courses.get(key, f"{key}={_compact(change['from'])}")
-            courses[key] = f"{begin}, then {_compact(change['to'])} at {change['step']:,}"
-    return {"changed": "; ".join(courses.values()) or "nothing"}
+    return {"changed": "; ".join(described(c) for c in changes if c["key"] not in NOT_SETTINGS) or "nothing"}
 
 
 def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -237,7 +232,7 @@ def _text_of(group: Group) -> str:
     """The algorithm and the settings that distinguish a group; if they are long, their beginning."""
     settings = dict(group.apart)
     algorithm, changed = settings.pop("algorithm", ""), settings.pop("changed", "")
-    words = [f"{key}={short(value)}" for key, value in settings.items() if f"; {key}=" not in f"; {changed}"]
+    words = [f"{key}={short(value)}" for key, value in settings.items() if f"; {key} " not in f"; {changed}"]
     words += ["unchanged" if changed == "nothing" else changed] * bool(changed)
     return shorten(f"{algorithm} {', '.join(words)}", LONGEST_LABEL)
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from raypid.errors import ConfigError, shown
+from raypid.storage.plain_data import texts
 
 CHANGES = "changes"
 """Key of the list."""
 RESUME, FIT, ROLLBACK = "resume", "fit", "rollback"
 Change: TypeAlias = "dict[str, Any]"
 """step, iteration, key ("lr", "model.hidden", "stop"), from, to, by."""
-_KINDS: dict[str, tuple[type, ...]] = {"step": (int,), "iteration": (int,), "key": (str,), "by": (str,)}
+_KINDS: dict[str, type] = {"step": int, "iteration": int, "key": str, "by": str}
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
@@ -51,29 +52,14 @@ def read_changes(values: object) -> list[Change]:
         raise ValueError(f"{CHANGES} is {shown(changes)}")
     for change in changes:
         sound = isinstance(change, dict) and {"from", "to"} <= change.keys()
-        if (
-            not sound
-            or any(type(change.get(name)) not in kinds for name, kinds in _KINDS.items())
-            or change["step"] < 0
-        ):
+        if not sound or any(type(change.get(name)) is not kind for name, kind in _KINDS.items()) or change["step"] < 0:
             raise ValueError(f"{CHANGES} has {shown(change)}")
     return changes
 
 
 def without_code(changes: Sequence[Change]) -> list[Change]:
     """Those that cannot name code ("module:Name"), for a list that nobody has signed: what it says will be written with a signature."""
-    return [change for change in changes if not any(":" in text for text in _texts([change["from"], change["to"]]))]
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _texts(part)
+    return [c for c in changes if not any(":" in text for _, text in texts([c["from"], c["to"]]))]
 
 
 def later(changes: Sequence[Change]) -> list[Change]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 
 MAX_DEPTH, MAX_VALUES = 100, 1_000_000
 """How deep lists and mappings may lie in each other, and how many values they may have: what handles them later recurses."""
@@ -95,3 +96,15 @@ def check_size(value: object) -> None:
 
 _TOO_DEEP = f"lists and mappings lie in each other more than {MAX_DEPTH} deep"
 _TOO_LARGE = f"it has more than {MAX_VALUES:,} values"
+
+
+def texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, text) of all texts in nested mappings and lists."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from texts(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from texts(part, key)
