@@ -135,8 +135,8 @@ def _plain(found: Comparison) -> dict[str, object]:
     ]
     rivals = [
         {
-            "label": rival.standing.label,
-            **_plain_difference(rival.overall),
+            "label": rival.label,
+            **_plain_difference(rival.gap),
             "by_environment": {task: _plain_difference(gap) for task, gap in rival.by_task.items()},
             "probability_of_improvement": rival.probability,
             "seeds_needed": rival.seeds_needed,

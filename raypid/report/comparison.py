@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -89,11 +89,22 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The values that a side reached, by task, one for each seed."""
+    """What a side reached, and what the leader reached beyond it."""
 
     label: str
     runs: dict[str, list[RunFolder]]
+    """By task."""
     values: dict[str, Column]
+    """By task, one for each seed."""
+    gap: Difference = Difference(0.0, math.nan, math.nan, math.nan, LEVEL, False)
+    """Leader minus this side, in the measure's unit; of several tasks, in parts of each task's range."""
+    by_task: dict[str, Difference] = field(default_factory=dict)
+    """Leader minus this side, in the measure's unit."""
+    probability: float | None = None
+    """Fraction of all pairs (a run of each side; if paired, of the same seed) in which the leader's run is better. A tie counts half.
+    None if a side has fewer than MIN_SEEDS runs of a task."""
+    seeds_needed: int | None = None
+    """Seeds of each side with which such a difference would be called sure in 80% of cases; None if over 1,000 or not known."""
 
     @property
     def seeds(self) -> str:
@@ -103,49 +114,36 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
-    """The leader against another side."""
-
-    standing: Standing
-    overall: Difference
-    """Leader minus this side, in the measure's unit; of several tasks, in parts of each task's range."""
-    by_task: dict[str, Difference]
-    probability: float | None
-    """Fraction of all pairs (a run of each side; if paired, of the same seed) in which the leader's run is better. A tie counts half.
-    None if a side has fewer than MIN_SEEDS runs of a task."""
-    seeds_needed: int | None
-    """Seeds of each side with which such a difference would be called sure in 80% of cases; None if over 1,000 or not known."""
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """The answer."""
 
     measure: Measure
     tasks: list[str]
-    leader: Standing
-    """The side with the best mean, surely or not."""
-    rivals: list[Rival]
-    """The others, best first."""
+    standings: list[Standing]
+    """All sides, best first. The first one is the leader, surely or not."""
     paired: bool
     notes: list[str]
     way: Comparison | None = None
     """The comparison by mean return over training, of the leader and the sides that end like it. It decides which of them leads."""
 
     @property
-    def standings(self) -> list[Standing]:
-        """All sides, best first."""
-        return [self.leader, *(rival.standing for rival in self.rivals)]
+    def leader(self) -> Standing:
+        return self.standings[0]
 
     @property
-    def others(self) -> list[Rival]:
+    def rivals(self) -> list[Standing]:
+        """All but the leader."""
+        return self.standings[1:]
+
+    @property
+    def others(self) -> list[Standing]:
         """The rivals that do not end like the leader."""
-        return self.rivals[len(self.way.rivals) :] if self.way else self.rivals
+        return self.standings[len(self.way.standings) :] if self.way else self.rivals
 
     @property
     def is_sure(self) -> bool:
         """Whether the leader is better than every other side."""
-        return all(rival.overall.is_sure for rival in self.others) and (self.way is None or self.way.is_sure)
+        return all(rival.gap.is_sure for rival in self.others) and (self.way is None or self.way.is_sure)
 
 
 def make_side(label: str, runs: Sequence[RunFolder], name: str) -> tuple[Side, list[str]]:
@@ -227,48 +225,48 @@ def compare(
     if by_end:
         _note_steps(standings, all_notes)
     pairs = max(1, math.comb(len(standings), 2))
-    found = _against_first(_ranked(standings, tasks, measure), tasks, measure, pairs, paired, all_notes)
+    found = Comparison(measure, tasks, _ranked(standings, measure, pairs, paired), paired, all_notes)
     return _break_ties(found, pairs) if by_end and metric is None else found
 
 
-def _ranked(standings: Sequence[Standing], tasks: Sequence[str], measure: Measure) -> list[Standing]:
-    """The sides, best mean first."""
-    scales = _scales(standings, tasks)
-    sign = 1 if measure.is_lower_better else -1
-    return sorted(standings, key=lambda s: sign * float(np.mean([s.values[t].mean() / scales[t] for t in tasks])))
+def _ranked(
+    standings: Sequence[Standing], measure: Measure, pairs: int, paired: bool, first: Sequence[str] = ()
+) -> list[Standing]:
+    """Rank sides, best mean first, and compare each with the leader.
 
-
-def _against_first(
-    ranked: Sequence[Standing], tasks: list[str], measure: Measure, pairs: int, paired: bool, notes: list[str]
-) -> Comparison:
-    """Compare the first side with each other one, with intervals that hold together for this many pairs."""
+    Args:
+        pairs: number of pairs of sides for which the intervals hold together.
+        first: labels of sides that come first, in this order.
+    """
+    tasks = list(standings[0].values)
     sign = -1.0 if measure.is_lower_better else 1.0
-    scales = _scales(ranked, tasks)
+    scales = dict.fromkeys(tasks, 1.0)
+    if len(tasks) > 1:  # the range from a task's worst run to its best
+        scales = {task: float(np.ptp(np.concatenate([s.values[task] for s in standings]))) or 1.0 for task in tasks}
+
+    def place(side: Standing) -> tuple[int, float]:
+        mean = float(np.mean([side.values[task].mean() / scales[task] for task in tasks]))
+        return first.index(side.label) if side.label in first else len(first), -sign * mean
+
     level = 1 - (1 - LEVEL) / pairs
-    each = 1 - (1 - level) / len(tasks)
-    rivals = []
-    leader, *others = ranked
-    for other in others:
-        sides = [[sign * side.values[task] for task in tasks] for side in (leader, other)]
-        by_task = {task: difference([a], [b], paired=paired, level=each) for task, a, b in zip(tasks, *sides)}
-        ours, theirs = ([column / scales[task] for column, task in zip(side, tasks)] for side in sides)
+    ranked = sorted(standings, key=place)
+    compared = []
+    for side in ranked:
+        columns = [[sign * one.values[task] for task in tasks] for one in (ranked[0], side)]
+        ours, theirs = ([column / scales[task] for column, task in zip(part, tasks)] for part in columns)
+        each = 1 - (1 - level) / len(tasks)
+        by_task = {task: difference([a], [b], paired=paired, level=each) for task, a, b in zip(tasks, *columns)}
+        gap = difference(ours, theirs, paired=paired, level=level)
         few = min(map(len, [*ours, *theirs])) < MIN_SEEDS
-        rivals.append(
-            Rival(
-                other,
-                difference(ours, theirs, paired=paired, level=level),
-                by_task,
-                None if few else probability_of_improvement(ours, theirs, paired=paired),
-                seeds_needed(ours, theirs, paired=paired, level=level),
-            )
-        )
-    return Comparison(measure, tasks, leader, rivals, paired, notes)
+        chance = None if few else probability_of_improvement(ours, theirs, paired=paired)
+        needed = seeds_needed(ours, theirs, paired=paired, level=level)
+        compared.append(replace(side, gap=gap, by_task=by_task, probability=chance, seeds_needed=needed))
+    return compared
 
 
 def _break_ties(found: Comparison, pairs: int) -> Comparison:
     """If sides end like the leader, rank them and the leader by their mean return over training."""
-    unsure = [rival.standing for rival in found.rivals if not rival.overall.is_sure]
-    alike = [found.leader, *(standing for standing in unsure if _end_alike(found.leader, standing))]
+    alike = [s for s in found.standings if s is found.leader or not s.gap.is_sure and _end_alike(found.leader, s)]
     measure = _mean_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
     if len(alike) < 2 or measure is None:
         return found
@@ -276,10 +274,9 @@ def _break_ties(found: Comparison, pairs: int) -> Comparison:
         replace(s, values={task: np.array([measure.value(run) for run in there]) for task, there in s.runs.items()})
         for s in alike
     ]
-    way = _against_first(_ranked(on_the_way, found.tasks, measure), found.tasks, measure, pairs, found.paired, [])
-    by_label = {standing.label: standing for standing in found.standings}
-    ranked = [by_label.pop(standing.label) for standing in way.standings] + list(by_label.values())
-    return replace(_against_first(ranked, found.tasks, found.measure, pairs, found.paired, found.notes), way=way)
+    way = replace(found, measure=measure, standings=_ranked(on_the_way, measure, pairs, found.paired), notes=[])
+    first = [standing.label for standing in way.standings]
+    return replace(found, standings=_ranked(found.standings, found.measure, pairs, found.paired, first), way=way)
 
 
 def _end_alike(a: Standing, b: Standing) -> bool:
@@ -290,13 +287,6 @@ def _end_alike(a: Standing, b: Standing) -> bool:
         if np.ptp(ends) > ALIKE * np.ptp(np.concatenate([ends, *returns])):
             return False
     return True
-
-
-def _scales(standings: Sequence[Standing], tasks: Sequence[str]) -> dict[str, float]:
-    """The divisor of each task's values: 1 for a single task, else the range from its worst run to its best."""
-    if len(tasks) == 1:
-        return {tasks[0]: 1.0}
-    return {task: float(np.ptp(np.concatenate([s.values[task] for s in standings]))) or 1.0 for task in tasks}
 
 
 # -- what is compared --------------------------------------------------------------------------------------------------
@@ -529,7 +519,7 @@ def headline(found: Comparison) -> str:
     if len(found.rivals) > 1:
         return _headline_of_many(found)
     (rival,) = found.rivals
-    a, b, gap, name = found.leader, rival.standing, rival.overall, found.measure.name
+    a, b, gap, name = found.leader, rival, rival.gap, found.measure.name
     seeds = f"{a.seeds} and {b.seeds} seeds" if a.seeds != b.seeds else f"{a.seeds} seed{'s' * (a.seeds != '1')} each"
     size, on = 1.0, f"{name} on {len(found.tasks)} environments, in parts of each one's range"
     if len(found.tasks) == 1:
@@ -555,28 +545,28 @@ def _headline_with_way(found: Comparison, way: Comparison) -> str:
     if not way.is_sure:
         answer = answer.replace("Cannot tell", "one cannot tell", 1)
     for what, is_sure in (("Worse", True), ("Cannot be told from the first", False)):
-        if labels := [rival.standing.label for rival in found.others if rival.overall.is_sure is is_sure]:
+        if labels := [rival.label for rival in found.others if rival.gap.is_sure is is_sure]:
             answer += f" {what} at the end: {some(labels)}."
     return f"{who} end {where}; on the way {answer}"
 
 
 def _headline_of_many(found: Comparison) -> str:
-    unsure = [rival for rival in found.rivals if not rival.overall.is_sure]
+    unsure = [rival for rival in found.rivals if not rival.gap.is_sure]
     leader, others, name = found.leader.label, len(found.rivals), found.measure.name
     if not unsure:
         return f"{leader} is the best of {others + 1}, by {name}."
     if len(unsure) == others:
         return f"Cannot tell which of {others + 1} is best by {name}: {leader} leads. {_needed(unsure[0])}"
     than = f"better than {others - len(unsure)} of the {others} others"
-    near = some([rival.standing.label for rival in unsure])
+    near = some([rival.label for rival in unsure])
     return f"{leader} leads by {name}: {than}, cannot be told from {near}. {_needed(unsure[0])}"
 
 
-def _needed(rival: Rival) -> str:
+def _needed(rival: Standing) -> str:
     """Say how many seeds would be needed."""
-    if not math.isfinite(rival.overall.low):
+    if not math.isfinite(rival.gap.low):
         return f"A single seed says nothing of others: at least {MIN_SEEDS} of each are needed."
-    if rival.overall.estimate == 0:
+    if rival.gap.estimate == 0:
         return "They are alike."
     if rival.seeds_needed is None:
         return "If it is real, it is too small to be seen with 1,000 seeds of each."
@@ -613,10 +603,10 @@ def table_rows(found: Comparison) -> list[tuple[str, ...]]:
     if len(found.rivals) > 1:
         return _rows_of_sides(found, one)
     (rival,) = found.rivals
-    labels = found.leader.label, rival.standing.label
+    labels = found.leader.label, rival.label
     rows = []
     for task, gap in rival.by_task.items():
-        ours, theirs, size = _means(found.leader, rival.standing, task)
+        ours, theirs, size = _means(found.leader, rival, task)
         verdict = "cannot tell" if not gap.is_sure else "better" if gap.estimate > 0 else "worse"
         rows.append((task, ours, theirs, figure(gap.estimate, size, "+"), _interval(gap, size), verdict))
     return [] if one else [("environment", *labels, "difference", _level(gap), ""), *rows]
@@ -627,9 +617,9 @@ def _rows_of_sides(found: Comparison, one: str) -> list[tuple[str, ...]]:
     size = abs(found.leader.values[one].mean()) if one else 1.0
     ends = [(found.leader, "", "", "leads")]
     for rival in found.rivals:
-        gap = rival.overall
+        gap = rival.gap
         verdict = "worse" if gap.is_sure else "cannot tell" if rival in found.others else "ends alike"
-        ends.append((rival.standing, figure(gap.estimate, size), _interval(gap, size), verdict))
+        ends.append((rival, figure(gap.estimate, size), _interval(gap, size), verdict))
     rows = [("", "seeds", *([found.measure.name] if one else []), "behind", _level(gap), "")]
     for side, *rest in ends:
         mean = [figure(side.values[one].mean(), size)] if one else []
@@ -646,7 +636,9 @@ def method_line(found: Comparison) -> str:
     text, (rival,) = f"Means over seeds{several}, {test}.", found.rivals
     if rival.probability is None:
         return text
-    columns = [(found.leader.values[task], rival.standing.values[task]) for task in found.tasks]
+    columns = [(found.leader.values[task], rival.values[task]) for task in found.tasks]
     pairs = sum(len(ours) if found.paired else len(ours) * len(theirs) for ours, theirs in columns)
     what = "pairs of the same seed" if found.paired else "pairs of a run of each"
-    return f"{text} {found.leader.label} did better than {rival.standing.label} in {rival.probability:.0%} of the {pairs} {what}."
+    return (
+        f"{text} {found.leader.label} did better than {rival.label} in {rival.probability:.0%} of the {pairs} {what}."
+    )

@@ -10,6 +10,7 @@ cut off at a maximum, or fail in 30% of the runs.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -140,20 +141,19 @@ def seeds_needed(
     if min(map(len, [*a, *b])) < 2:
         return None
     estimate = difference(a, b, paired=paired, level=level).estimate
-    if not estimate:
-        return None
     parts = [x - y for x, y in zip(a, b)] if paired else [*a, *b]
     spread = float(sum(part.var(ddof=1) for part in parts)) / len(a) ** 2
-    if spread <= (1e-12 * estimate) ** 2:  # decided by counting, as in `difference`
-        return next(n for n in range(MIN_SEEDS, MAX_SEEDS) if 2 / _ways(n, n, paired) ** len(a) <= 1 - level)
-    count = float(MIN_SEEDS)
-    for _ in range(10):  # Student's quantiles fall with the count that they give
+
+    def is_enough(count: int) -> bool:
+        if spread <= (1e-12 * estimate) ** 2:  # decided by counting, as in `difference`
+            return 2 / _ways(count, count, paired) ** len(a) <= 1 - level
         freedom = len(parts) * (count - 1)
         need = t_quantile(level, freedom) + t_quantile(2 * power - 1, freedom)
-        count = max(MIN_SEEDS, need**2 * spread / estimate**2)
-        if count > MAX_SEEDS:
-            return None
-    return math.ceil(count)
+        return need**2 * spread <= count * estimate**2
+
+    counts = range(MIN_SEEDS, MAX_SEEDS + 1)
+    place = bisect_left(counts, True, key=is_enough) if estimate else len(counts)
+    return counts[place] if place < len(counts) else None
 
 
 def t_tail(t: float, freedom: float) -> float:
