@@ -128,7 +128,7 @@ def _plain(found: Comparison) -> dict[str, object]:
     sides = [
         {
             "label": standing.label,
-            "values": {task: [float(v) for v in values] for task, values in standing.values.items()},
+            "values": {task: values.tolist() for task, values in standing.values.items()},
             "runs": {task: [str(run.path) for run in runs] for task, runs in standing.runs.items()},
         }
         for standing in found.standings

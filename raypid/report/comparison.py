@@ -28,17 +28,9 @@ from raypid.report.statistics import (
     probability_of_improvement,
     seeds_needed,
 )
-from raypid.storage.run_folder import EVALUATION, FINAL, NAMES, TRAINING, RunFolder
+from raypid.storage.run_folder import COUNTS, EVALUATION, FINAL, NAMES, TRAINING, RunFolder
 
-LOWER = (
-    "timesteps_total",
-    "time_",
-    "training_iteration",
-    "episodes_total",
-    "learner_updates_total",
-    "lost/",
-    "timing/",
-)
+LOWER = (*COUNTS, "time_", "lost/", "timing/")
 """Prefixes of keys where less is better."""
 UNEQUAL = 1.1
 """Ratio of the steps of two groups above which the comparison says that it is one of unequal steps."""

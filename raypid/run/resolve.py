@@ -207,7 +207,7 @@ def _in_out(request: RunRequest) -> RunRequest:
         )
     _check_beside_resume(replace(request, tuned=False), request.out)
     has_checkpoint = checkpoint.latest(request.out / "checkpoints") is not None
-    if not has_checkpoint and not RunFolder(request.out).is_run:
+    if not has_checkpoint and not is_record(RunFolder(request.out).params):
         return replace(request, resume=None)
     request = replace(request, resume=request.out, tuned=False)
     return request.without_beginning() if has_checkpoint else request
@@ -257,7 +257,7 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     if not Config().replace(where).on_ray:
         names = names.without("address")  # nothing will be joined
     check_names(folder, names, trusted=trusted, given=request.settings)
-    steps = RunFolder(folder, tolerant=True).steps_reached
+    steps = int(RunFolder(folder, tolerant=True).last("timesteps_total", 0))
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
     return replace(file, stop=params["stop"], notes=(note,), is_begun=True)

@@ -332,7 +332,7 @@ def _recorded(marked: Marked) -> RunRequest:
         what = f"without what was changed later: {', '.join(said[:3])}{more}"
         notes.append(f"This repeats {where} from its beginning, {what}.")
     is_open = marked.kind == "file" and not words["stop"]
-    if is_open and (steps := RunFolder(Path(where).parent, tolerant=True).steps_reached):
+    if is_open and (steps := int(RunFolder(Path(where).parent, tolerant=True).last("timesteps_total", 0))):
         words["stop"] = {"timesteps_total": steps}
         notes.append(f"The run of {where} had no stop: this one ends where its results end, at {steps:,} steps.")
     with Block(marked, ()).located():

@@ -129,11 +129,6 @@ class RunFolder:
         return params
 
     @property
-    def is_run(self) -> bool:
-        """Whether there is a params.json as a run writes it."""
-        return is_record(self.params)
-
-    @property
     def algorithm(self) -> str:
         """The algorithm's name; "" if it is not known."""
         return str(self.params.get("algorithm") or self.params.get("run") or "")
@@ -199,11 +194,6 @@ class RunFolder:
         """Environment steps so far; NaN if there is no result."""
         return self.last("timesteps_total")
 
-    @property
-    def steps_reached(self) -> int:
-        """Environment steps so far; 0 if there is no result."""
-        return int(self.last("timesteps_total", 0))
-
     def last(self, key: str, default: float = math.nan) -> float:
         """The newest finite value of a key; `default` if no result has one. Keys of `final` begin with "final/"."""
         if key.startswith("final/"):
@@ -220,9 +210,8 @@ class RunFolder:
 
     def finite(self, key: str) -> Column:
         """The finite values of a key, oldest first."""
-        import numpy as np
-
-        return np.array([row[key] for row in self.results if known(row.get(key))], np.float64)
+        column = self.column(key)
+        return column[abs(column) < math.inf]
 
     def curve(self, x: str, key: str) -> tuple[Column, Column]:
         """Points at which `key` is known: (x [K], value [K]). An evaluation's x is that of the weights that played it."""
@@ -231,8 +220,8 @@ class RunFolder:
         own = f"evaluation/{x}" if key.startswith("evaluation/") else x
         points = [(row.get(own, row[x]), row[key]) for row in self.results if known(row.get(key)) and known(row.get(x))]
         points.sort(key=lambda point: point[0])  # an evaluation beside training may end after a newer one
-        xs, ys = zip(*points, strict=True) if points else ((), ())
-        return np.asarray(xs, np.float64), np.asarray(ys, np.float64)
+        xs, ys = np.array(points, np.float64).reshape(-1, 2).T
+        return xs, ys
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
