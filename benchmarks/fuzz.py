@@ -701,12 +701,12 @@ class Results(Loader):
         from raypid.errors import UserError
         from raypid.report.comparison import Side, compare, headline, make_side
         from raypid.report.logger import RunLogger, read_params, read_results
-        from raypid.report.plots import curves
+        from raypid.report.plots import View, curves
         from raypid.report.runs import find_runs
         from raypid.report.summary_table import summary_table
 
         def plot(folder: Path) -> object:
-            return curves(find_runs([folder])[0], "timesteps_total")
+            return curves(find_runs([folder])[0], View())
 
         def side(folder: Path, name: str) -> Side:
             runs, _ = find_runs([folder])

@@ -52,21 +52,23 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         ValueError: a folder holds no run, no result has the key `--y`, or the ending of `--out` is not a picture format.
     """
-    from raypid.report.plots import curves, draw, notes_on
+    from raypid.report.plots import View, curves, draw, notes_on
     from raypid.report.runs import find_runs
 
-    x = X_AXES[args.x]
+    view = View(X_AXES[args.x], args.y, args.centre, args.smooth)
     with phase("reading", "reading the runs"):
         runs, skipped = find_runs(args.runs)
     tell_skipped(skipped)
     with phase("drawing"):
-        drawn = curves(runs, x, y=args.y, centre=args.centre, smooth=args.smooth)
+        drawn = curves(runs, view)
     for line in notes_on(drawn) if args.y is None else ():
         print(f"raypid: {line}", file=sys.stderr)
     with phase("drawing"):
-        path = draw(drawn, args.out, x, y=args.y, centre=args.centre, smooth=args.smooth, title=args.title)
+        path = draw(drawn, args.out, view, args.title)
     if args.json:
-        print(json.dumps({"picture": str(path), "x": x, "y": args.y, "curves": [_plain(curve) for curve in drawn]}))
+        print(
+            json.dumps({"picture": str(path), "x": view.x, "y": view.y, "curves": [_plain(curve) for curve in drawn]})
+        )
     else:
         print(path)
     return 0

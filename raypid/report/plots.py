@@ -62,6 +62,19 @@ FURTHER = 0.02
 """The beginning of a seed before the others have begun, or its end after one has ended, is drawn by itself from this fraction on."""
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of runs is drawn."""
+
+    x: XAxis = "timesteps_total"
+    y: str | None = None
+    """A key of the results; None: evaluations, or training returns."""
+    centre: Centre = "iqm"
+    smooth: float = 0.0
+    """A running mean over this many points of each run, or over this part of them if it is below 1. Evaluation means are smoothed only if
+    `y` names them."""
+
+
 @dataclass(slots=True)
 class Curve:
     """The curve of the runs of one task that differ only in their seed."""
@@ -98,25 +111,19 @@ def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_tot
         raise UserError("learning_curve needs the folder of at least one run")
     runs, _ = find_runs(folders, empty=True)
     with_results = [run for run in runs if run.results]
-    return draw(curves(with_results or runs, x), out, x)
+    view = View(x)
+    return draw(curves(with_results or runs, view), out, view)
 
 
-def curves(
-    runs: Sequence[RunFolder], x: XAxis, *, y: str | None = None, centre: Centre = "iqm", smooth: float = 0
-) -> list[Curve]:
+def curves(runs: Sequence[RunFolder], view: View) -> list[Curve]:
     """Compute the curves of these runs, one for each task and setting.
-
-    Args:
-        smooth: a running mean over this many points of each run, or over this part of them if it is below 1. Evaluation
-            means are smoothed only if `y` names them.
 
     Raises:
         UserError: no run has a number `y`; no episode has ended in any of them.
     """
-    if y is not None:
-        check_key(runs, y)
-    groups = group_by_seed(runs)
-    drawn = [_curve(group, x, y, centre, smooth) for group in groups]
+    if view.y is not None:
+        check_key(runs, view.y)
+    drawn = [_curve(group, view) for group in group_by_seed(runs)]
     drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
         raise UserError(f"no episode has ended yet in {some([str(run.path) for run in runs])}: nothing to draw")
@@ -133,12 +140,13 @@ def notes_on(drawn: Sequence[Curve]) -> list[str]:
     return notes
 
 
-def _curve(group: Group, x: XAxis, y: str | None, centre: Centre, smooth: float) -> Curve:
-    training = [_smoothed(run.curve(x, y) if y else training_curve(run, x), smooth) for run in group.runs]
+def _curve(group: Group, view: View) -> Curve:
+    x, y = view.x, view.y
+    training = [_smoothed(run.curve(x, y) if y else training_curve(run, x), view.smooth) for run in group.runs]
     if y is not None or not any(EVALUATION in run.keys for run in group.runs):
-        return _over_seeds(group, training, x, centre)
-    curve = _over_seeds(group, [run.curve(x, EVALUATION) for run in group.runs], x, centre)
-    thin = _over_seeds(group, training, x, centre, interval=False)
+        return _over_seeds(group, training, view)
+    curve = _over_seeds(group, [run.curve(x, EVALUATION) for run in group.runs], view)
+    thin = _over_seeds(group, training, view, interval=False)
     curve.is_evaluation, curve.training = True, (thin.x, thin.centre)
     if len(group.runs) == 1:
         (run,) = group.runs
@@ -171,9 +179,7 @@ def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
     return ((places[1:] - places[first]) / size)[whole], ((returns[1:] - returns[first]) / size)[whole]
 
 
-def _over_seeds(
-    group: Group, columns: Sequence[tuple[Column, Column]], x: XAxis, centre: Centre, *, interval: bool = True
-) -> Curve:
+def _over_seeds(group: Group, columns: Sequence[tuple[Column, Column]], view: View, *, interval: bool = True) -> Curve:
     """Interpolate the seeds of a group on a common grid, from where all have begun to where the first one ends.
 
     A run that reached its goal needed no more steps: it keeps its last value, as the policy does that it learnt. Over time, so does
@@ -187,12 +193,14 @@ def _over_seeds(
         return Curve(group, 0)
     end = max(xs[-1] for _, (xs, _) in known_runs)
     widest = max(xs[-1] - xs[0] for _, (xs, _) in known_runs)
-    over_time = x == "time_total_s"
+    over_time = view.x == "time_total_s"
     seeds: list[tuple[Column, Column, bool]] = []
     singles: list[tuple[Column, Column]] = []
     for run, (xs, ys) in known_runs:
         keeps = run.ending.at_goal or (over_time and run.ending.state == "finished")
-        is_sparse = not keeps and xs[-1] - xs[0] < UNFINISHED * min(widest, run.last(x))  # would end the curve of all
+        is_sparse = not keeps and xs[-1] - xs[0] < UNFINISHED * min(
+            widest, run.last(view.x)
+        )  # would end the curve of all
         if is_sparse or (run.ending.state != "finished" and xs[-1] < UNFINISHED * end):
             singles.append((xs, ys))
         else:
@@ -205,7 +213,7 @@ def _over_seeds(
         return Curve(group, len(seeds), singles=[*singles, *((xs, ys) for xs, ys, _ in seeds)])
     grid = np.unique(np.linspace(start, last, POINTS))
     table = np.stack([np.interp(grid, xs, ys) for xs, ys, _ in seeds])
-    low, high = bootstrap_interval(table, centre) if interval else (table[0], table[0])
+    low, high = bootstrap_interval(table, view.centre) if interval else (table[0], table[0])
     carried = any(keeps and xs[-1] < last for xs, _, keeps in seeds)
     for xs, ys, keeps in seeds:
         if start > UNFINISHED * end and xs[0] < start - FURTHER * end:
@@ -214,7 +222,7 @@ def _over_seeds(
         if not keeps and xs[-1] > last + FURTHER * end:
             beyond = np.concatenate([[last], xs[xs > last]])
             singles.append((beyond, np.interp(beyond, xs, ys)))
-    return Curve(group, len(seeds), grid, CENTRES[centre](table), low, high, is_carried=carried, singles=singles)
+    return Curve(group, len(seeds), grid, CENTRES[view.centre](table), low, high, is_carried=carried, singles=singles)
 
 
 def _smoothed(column: tuple[Column, Column], smooth: float) -> tuple[Column, Column]:
@@ -232,17 +240,8 @@ def _smoothed(column: tuple[Column, Column], smooth: float) -> tuple[Column, Col
 # -- the picture -------------------------------------------------------------------------------------------------------
 
 
-def draw(
-    drawn: Sequence[Curve],
-    out: Path,
-    x: XAxis,
-    *,
-    y: str | None = None,
-    centre: Centre = "iqm",
-    smooth: float = 0,
-    title: str | None = None,
-) -> Path:
-    """Draw what `curves` computed with the same arguments, into `out`; returns its path.
+def draw(drawn: Sequence[Curve], out: Path, view: View, title: str | None = None) -> Path:
+    """Draw what `curves` computed of this view, into `out`; returns its path.
 
     Raises:
         ValueError: the format is unknown.
@@ -250,6 +249,7 @@ def draw(
     """
     from matplotlib.figure import Figure
 
+    x, y = view.x, view.y
     by_task = _by_task(drawn)
     looks = _looks(drawn, ranked=y is None)
     rows, columns = grid(len(by_task))
@@ -273,7 +273,7 @@ def draw(
             axes.set_title(shorten(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
     figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    handles = _legend(drawn, looks, y, centre, smooth)
+    handles = _legend(drawn, looks, view)
     legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
     height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7
     figure.set_figheight(height + 0.21 * -(-len(handles) // legend_columns))
@@ -386,12 +386,11 @@ def dress(axes: Axes, x: str) -> None:
     axes.tick_params(colors="#444444", labelsize=9.5)
 
 
-def _legend(
-    drawn: Sequence[Curve], looks: dict[str, Look], y: str | None, centre: Centre, smooth: float
-) -> list[Artist]:
+def _legend(drawn: Sequence[Curve], looks: dict[str, Look], view: View) -> list[Artist]:
     """Legend entries: the colours if there are several settings, then what lines and shaded areas are."""
     from matplotlib.lines import Line2D
 
+    y, smooth = view.y, view.smooth
     labels = {curve.group.label for curve in drawn}
     entries: list[tuple[str, Look]] = []
     if len(labels) > 1:
@@ -400,7 +399,7 @@ def _legend(
             entries.append((f"the other {len(labels) - len(looks)} settings", {**GREY, "lw": 1.0}))
     seeds = any(curve.counted > 1 and len(curve.x) for curve in drawn)
     cuts = max(curve.counted for curve in drawn) > 3  # of up to three, the interquartile mean is the mean
-    kind = f", {CENTRE_NAMES['mean' if centre == 'iqm' and not cuts else centre]}" if seeds else ""
+    kind = f", {CENTRE_NAMES['mean' if view.centre == 'iqm' and not cuts else view.centre]}" if seeds else ""
     points = f"{smooth:g}" if smooth >= 1 else f"{smooth:.0%} of the"
     means = f" (running mean of {points} points)" if smooth else ""
     if y is not None and (kind or means):

@@ -13,7 +13,7 @@ import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from raypid.report.plots import curves, draw
+from raypid.report.plots import View, curves, draw
 from raypid.report.statistics import MIN_SEEDS, Difference, difference
 from raypid.storage.outputs import explained, replacing
 from raypid.storage.run_folder import RunFolder
@@ -193,10 +193,11 @@ def _page(search: Search, proof: Proof, commands: Sequence[tuple[str, str]]) -> 
 def _draw(search: Search, proof: Proof) -> None:
     """Draw the returns of the settings found and of the defaults on fresh seeds over seconds of training."""
     runs = [RunFolder(search.out / run.folder) for run in (*proof.found, *proof.defaults)]
-    drawn = curves(runs, "time_total_s")
+    view = View("time_total_s")
+    drawn = curves(runs, view)
     for curve in drawn:
         curve.group = replace(curve.group, label=curve.group.runs[0].path.name.partition("-")[0])
-    draw(drawn, search.out / PICTURE, "time_total_s")
+    draw(drawn, search.out / PICTURE, view)
 
 
 def _count(number: int, thing: str) -> str:

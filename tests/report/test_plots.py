@@ -12,7 +12,7 @@ from run_folders import write_run
 from raypid.cli import plot
 from raypid.errors import UserError
 from raypid.report.logger import RunLogger
-from raypid.report.plots import LOOKS, MOST, Curve, XAxis, _looks, _title, curves, grid, learning_curve
+from raypid.report.plots import LOOKS, MOST, Curve, View, XAxis, _looks, _title, curves, grid, learning_curve
 from raypid.report.runs import find_runs, group_by_seed
 from raypid.storage.run_folder import RunFolder
 
@@ -23,7 +23,7 @@ def groups_of(*folders: Path) -> tuple[str, list[tuple[str, int]]]:
 
 
 def drawn(folder: Path, x: XAxis = "timesteps_total", **options: Any) -> list[Curve]:
-    return curves(find_runs([folder])[0], x, **options)
+    return curves(find_runs([folder])[0], View(x, **options))
 
 
 def test_runs_that_differ_only_in_seed_are_one_curve(tmp_path: Path) -> None:
