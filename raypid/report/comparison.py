@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -405,15 +404,13 @@ def _check_apart(sides: Sequence[Side]) -> None:
     Raises:
         UserError
     """
-    seen: dict[Path | str, tuple[RunFolder, Side]] = {}
+    seen: dict[str, tuple[RunFolder, Side]] = {}
     for side in sides:
         for run in side.runs:
-            copy = repr((run.params, run.results[-1:]))  # the seconds of a run are its fingerprint
-            for mark in (run.path.resolve(), copy):
-                other, there = seen.setdefault(mark, (run, side))
-                if there is not side:
-                    what = f"is a copy of {other.path}, so one run is" if mark == copy else "is"
-                    raise UserError(f"{run.path} {what} on both sides: give each run once.")
+            fingerprint = repr((run.params, run.results[-1:]))  # with the seconds of the run
+            other, there = seen.setdefault(fingerprint, (run, side))
+            if there is not side:
+                raise UserError(f"{run.path} is on both sides, once as {other.path}: give each run once.")
 
 
 def _common_tasks(sides: Sequence[Side], notes: list[str]) -> list[str]:

@@ -172,7 +172,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, answer: Any) -> None
             "Returns of different environments do not compare, and the sides have none in common (a: CartPole-v1; c: Acrobot-v1).",
         ),
         ((a,), "There is one setting here: nothing to compare."),
-        ((a, a), "is on both sides: give each run once."),
+        ((a, a), f"{a}/seed-0 is on both sides, once as {a}/seed-0: give each run once."),
         ((a, tmp_path / "none"), "There is nothing at"),
         ((a, b, "--at", "100"), "No run of lr=1 on CartPole-v1 counts."),
     ]:
@@ -278,7 +278,9 @@ def test_places_on_the_way(tmp_path: Path, answer: Any) -> None:
 def test_a_copy_and_a_run_without_results_are_no_samples(tmp_path: Path, answer: Any) -> None:
     a = write_runs(tmp_path / "a", LOW)
     shutil.copytree(a, tmp_path / "b")
-    assert f"{tmp_path / 'b'}/seed-0 is a copy of {a}/seed-0, so one run is on both sides" in answer(a, tmp_path / "b")
+    assert f"{tmp_path / 'b'}/seed-0 is on both sides, once as {a}/seed-0: give each run once." in answer(
+        a, tmp_path / "b"
+    )
     c = write_runs(tmp_path / "c", HIGH)
     (c / "seed-0" / "result.json").write_text('{"training_iteration": 1, "times')
     assert "4 and 3 seeds" in answer(a, c) or "3 and 4 seeds" in answer(a, c)
