@@ -699,7 +699,7 @@ class Results(Loader):
 
     def _write(self, params: bytes, results: bytes) -> Check:
         from raypid.errors import UserError
-        from raypid.report.comparison import Side, compare, headline, make_side
+        from raypid.report.comparison import Side, check_one_setting, compare, headline
         from raypid.report.logger import RunLogger, read_params, read_results
         from raypid.report.plots import View, curves
         from raypid.report.runs import find_runs
@@ -712,7 +712,8 @@ class Results(Loader):
             runs, _ = find_runs([folder])
             for run in runs:
                 run.params["out"] = name
-            return make_side(name, runs, name)[0]
+            check_one_setting(runs, name)
+            return Side(name, runs)
 
         def tell(folder: Path) -> object:
             return headline(compare([side(folder, name) for name in "ab"]))

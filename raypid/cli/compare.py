@@ -59,10 +59,9 @@ def main(options: argparse.Namespace) -> int:
 
     if options.lower and options.metric is None:
         raise UserError("--lower says that less of a metric is better: name it with --metric KEY.")
-    sides, notes = _sides(options.runs)
     found = compare(
-        sides, metric=options.metric, at=options.at, on_the_way=options.on_the_way, lower=options.lower,
-        paired=options.paired, notes=notes,
+        _sides(options.runs), metric=options.metric, at=options.at, on_the_way=options.on_the_way, lower=options.lower,
+        paired=options.paired,
     )  # fmt: skip
     if options.json:
         print(json.dumps(_plain(found)))
@@ -94,9 +93,9 @@ def _moment(text: str) -> Moment:
     )
 
 
-def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
-    """The sides of the comparison, and notes. A single folder, or more than two of single runs, are put together by their settings."""
-    from raypid.report.comparison import Side, make_side
+def _sides(paths: Sequence[Path]) -> list[Side]:
+    """The sides of the comparison. A single folder, or more than two of single runs, are put together by their settings."""
+    from raypid.report.comparison import Side, check_one_setting
     from raypid.report.runs import find_runs, group_by_seed, grouped
 
     found = []
@@ -111,14 +110,15 @@ def _sides(paths: Sequence[Path]) -> tuple[list[Side], list[str]]:
         by_label = grouped(label_of, lambda run: label_of[run])
         if len(by_label) < 2:
             raise UserError("There is one setting here: nothing to compare. Give a folder for each side.")
-        return [Side(label, runs) for label, runs in by_label.items()], []
+        return [Side(label, runs) for label, runs in by_label.items()]
     found_labels = [{label_of[run] for run in runs} for runs in found]
     settings = [labels.pop() if len(labels) == 1 else "" for labels in found_labels]
     folders = [path.resolve().name for path in paths]
     distinct = (names for names in (settings, folders) if all(names) and len(set(names)) == len(names))
     labels = next(distinct, [str(path) for path in paths])
-    made = [make_side(label, runs, str(path)) for label, runs, path in zip(labels, found, paths)]
-    return [side for side, _ in made], [note for _, notes in made for note in notes]
+    for runs, path in zip(found, paths):
+        check_one_setting(runs, str(path))
+    return [Side(label, runs) for label, runs in zip(labels, found)]
 
 
 def _plain(found: Comparison) -> dict[str, object]:

@@ -61,10 +61,9 @@ def main(args: argparse.Namespace) -> int:
     tell_skipped(skipped)
     with phase("drawing"):
         drawn = curves(runs, view)
+        path = draw(drawn, args.out, view, args.title)
     for line in notes_on(drawn) if args.y is None else ():
         print(f"raypid: {line}", file=sys.stderr)
-    with phase("drawing"):
-        path = draw(drawn, args.out, view, args.title)
     if args.json:
         print(
             json.dumps({"picture": str(path), "x": view.x, "y": view.y, "curves": [_plain(curve) for curve in drawn]})

@@ -137,15 +137,11 @@ class Comparison:
         return all(rival.gap.is_sure for rival in self.others) and (self.way is None or self.way.is_sure)
 
 
-def make_side(label: str, runs: Sequence[RunFolder], name: str) -> tuple[Side, list[str]]:
-    """Make a side of the runs below a folder; returns it and notes for the user.
-
-    Args:
-        label: for the answer.
-        name: of the folder, for errors.
+def check_one_setting(runs: Sequence[RunFolder], name: str) -> None:
+    """Check that the runs of a folder of this name have the same settings but for the seed.
 
     Raises:
-        UserError: the runs have several settings; the message names what differs.
+        UserError: the message names what differs.
     """
     for groups in grouped(group_by_settings(runs), lambda group: group.task).values():
         if len(groups) > 1:
@@ -156,13 +152,6 @@ def make_side(label: str, runs: Sequence[RunFolder], name: str) -> tuple[Side, l
                 f"{name} holds runs of {len(groups)} settings, so it is not one side of a comparison ({found}). "
                 f"`raypid compare {name}` alone compares them with each other; or give folders with one setting each."
             )
-    same = grouped(runs, lambda run: (run.task, str(run.path if run.seed is None else run.seed))).values()
-    notes = [
-        f"{again.path} has the seed of {first.path} and does not count: it is no further sample."
-        for first, *others in same
-        for again in others
-    ]
-    return Side(label, [first for first, *_ in same]), notes
 
 
 def compare(
@@ -173,7 +162,6 @@ def compare(
     on_the_way: bool = False,
     lower: bool = False,
     paired: bool = False,
-    notes: Sequence[str] = (),
     skip_empty: bool = False,
 ) -> Comparison:
     """Compare two or more sides. Sides that end alike are also compared by their mean return over training.
@@ -184,17 +172,16 @@ def compare(
         on_the_way: compare the mean up to `at`, or up to where the shortest run ends.
         lower: less of the metric is better.
         paired: compare runs of the same seeds with each other.
-        notes: notes that come before those of the comparison.
         skip_empty: leave out sides without a run that counts; it is no error if a single side is left.
 
     Raises:
         UserError: the sides share a run or no task, no run of a side counts, no result has the metric, or runs cannot be paired.
     """
-    all_notes = list(notes)
+    notes: list[str] = []
     _check_apart(sides)
     if paired:
         sides = [Side(side.label, sorted(side.runs, key=lambda run: str(run.seed))) for side in sides]
-    tasks = _common_tasks(sides, all_notes)
+    tasks = _common_tasks(sides, notes)
     runs = [run for side in sides for run in side.runs if run.task in tasks and _counts(run, at)]
     if metric is not None:
         check_key(runs, metric)
@@ -202,21 +189,21 @@ def compare(
     if on_the_way:
         measure = _mean_on_the_way(runs, metric, at, lower)
     else:
-        measure = _choose_measure(runs, metric, at, lower, all_notes)
+        measure = _choose_measure(runs, metric, at, lower, notes)
     if measure is None:
         raise UserError("These runs have no stretch in common over which a mean could be taken.")
     if skip_empty:
         sides = [side for side in sides if any(math.isfinite(measure.value(run)) for run in side.runs if run in runs)]
     if not sides:
         raise UserError(f"No run has a {measure.name} that counts.")
-    standings = [_standing(side, tasks, measure, at, all_notes) for side in sides]
+    standings = [_standing(side, tasks, measure, at, notes) for side in sides]
     if paired:
         _check_pairs(standings)
     by_end = at is None and not on_the_way and not measure.is_lower_better
     if by_end:
-        _note_steps(standings, all_notes)
+        _note_steps(standings, notes)
     pairs = max(1, math.comb(len(standings), 2))
-    found = Comparison(measure, tasks, _ranked(standings, measure, pairs, paired), paired, all_notes)
+    found = Comparison(measure, tasks, _ranked(standings, measure, pairs, paired), paired, notes)
     return _break_ties(found, pairs) if by_end and metric is None else found
 
 
@@ -437,26 +424,29 @@ def _counts(run: RunFolder, at: Moment | None) -> bool:
 
 def _standing(side: Side, tasks: Sequence[str], measure: Measure, at: Moment | None, notes: list[str]) -> Standing:
     """The values of the runs of a side that count, with notes on those that do not, or not with all that they might have reached."""
-    counted: dict[str, list[RunFolder]] = {task: [] for task in tasks}
+    counted: dict[str, dict[object, RunFolder]] = {task: {} for task in tasks}
     before = len(notes)
     for run in side.runs:
         if run.task not in tasks:
             continue
+        there, seed = counted[run.task], run.path if run.seed is None else run.seed
         state = "stopped at its goal" if run.ending.at_goal else run.ending.state
         came = f"{run.path}: {state} at step {count(run.steps)},"
         if not _counts(run, at):
             notes.append(f"{came} does not count{f' at {at}' if at else ''}.")
         elif not math.isfinite(measure.value(run)):
             notes.append(f"{run.path}: no {measure.name}, does not count.")
+        elif seed in there:
+            notes.append(f"{run.path} has the seed of {there[seed].path}, does not count: it is no further sample.")
         else:
-            counted[run.task].append(run)
+            there[seed] = run
             if run.ending.state == "diverged" or (at is not None and run.last(at.x) < at.value):
                 notes.append(f"{came} counts with what it had reached.")
     if lacking := [task for task, there in counted.items() if not there]:
         hint = "" if at else " `--at STEPS` also compares runs that have not ended."
         raise UserError(f"No run of {side.label} on {lacking[0]} counts. {''.join(notes[before : before + 1])}{hint}")
-    values = {task: np.array([measure.value(run) for run in there]) for task, there in counted.items()}
-    return Standing(side.label, counted, values)
+    runs = {task: list(there.values()) for task, there in counted.items()}
+    return Standing(side.label, runs, {task: np.array([*map(measure.value, there)]) for task, there in runs.items()})
 
 
 def _note_steps(standings: Sequence[Standing], notes: list[str]) -> None:

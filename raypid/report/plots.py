@@ -107,8 +107,6 @@ def learning_curve(folders: Sequence[Path], out: Path, x: XAxis = "timesteps_tot
         ValueError: a folder has no results, no episode has ended in any of the runs, or the format is unknown.
         Unwritten: the disk is full. An earlier picture is as it was.
     """
-    if not folders:
-        raise UserError("learning_curve needs the folder of at least one run")
     runs, _ = find_runs(folders, empty=True)
     with_results = [run for run in runs if run.results]
     view = View(x)
@@ -458,6 +456,7 @@ def _x_unit(runs: Sequence[RunFolder], x: str) -> tuple[float, str]:
     if x == "timesteps_total":
         return 1.0, "environment steps"
     longest = max(run.last(x, 0) for run in runs)
-    if longest < 180:
-        return 1.0, "wall time (seconds)"
-    return (60.0, "wall time (minutes)") if longest < 3 * 3600 else (3600.0, "wall time (hours)")
+    for size, unit in ((3600.0, "hours"), (60.0, "minutes")):
+        if longest >= 3 * size:
+            return size, f"wall time ({unit})"
+    return 1.0, "wall time (seconds)"

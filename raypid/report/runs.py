@@ -79,7 +79,7 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFo
                     raise
                 skipped.append(f"{folder} is left out: {reason(error).removeprefix(f'{folder / RESULTS}, ')}.")
     if not runs:
-        raise UserError(f"No run here can be read. {skipped[0]}")
+        raise UserError(" ".join(["No run here can be read.", *skipped[:1]]))
     return list(runs.values()), skipped
 
 
