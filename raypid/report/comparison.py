@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -248,10 +248,7 @@ def _break_ties(found: Comparison, pairs: int) -> Comparison:
     measure = _mean_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
     if len(alike) < 2 or measure is None:
         return found
-    on_the_way = [
-        replace(s, values={task: np.array([measure.value(run) for run in there]) for task, there in s.runs.items()})
-        for s in alike
-    ]
+    on_the_way = [replace(standing, values=_values(standing.runs, measure)) for standing in alike]
     way = replace(found, measure=measure, standings=_ranked(on_the_way, measure, pairs, found.paired), notes=[])
     first = [standing.label for standing in way.standings]
     return replace(found, standings=_ranked(found.standings, found.measure, pairs, found.paired, first), way=way)
@@ -446,7 +443,11 @@ def _standing(side: Side, tasks: Sequence[str], measure: Measure, at: Moment | N
         hint = "" if at else " `--at STEPS` also compares runs that have not ended."
         raise UserError(f"No run of {side.label} on {lacking[0]} counts. {''.join(notes[before : before + 1])}{hint}")
     runs = {task: list(there.values()) for task, there in counted.items()}
-    return Standing(side.label, runs, {task: np.array([*map(measure.value, there)]) for task, there in runs.items()})
+    return Standing(side.label, runs, _values(runs, measure))
+
+
+def _values(runs: Mapping[str, Sequence[RunFolder]], measure: Measure) -> dict[str, Column]:
+    return {task: np.array([measure.value(run) for run in there]) for task, there in runs.items()}
 
 
 def _note_steps(standings: Sequence[Standing], notes: list[str]) -> None:

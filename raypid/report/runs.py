@@ -155,16 +155,16 @@ def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice, and groups have
     no labels."""
     flat = {run: {**flat_settings(run.params), **_changed(run)} for run in runs}
-    apart = {algorithm: _keys_apart(runs, algorithm, flat) for algorithm in {run.algorithm for run in runs}}
+    by_algorithm = grouped(runs, lambda run: run.algorithm)
+    apart = {algorithm: _keys_apart(there, flat) for algorithm, there in by_algorithm.items()}
 
     def identity(run: RunFolder) -> tuple[str, ...]:
         return run.task, run.algorithm, *(flat[run].get(key, "unset") for key in apart[run.algorithm])
 
-    several = len({run.algorithm for run in runs}) > 1
     groups: list[Group] = []
     for (task, algorithm, *values), same in grouped(runs, identity).items():
-        named = ({"algorithm": algorithm or "unknown"} if several else {}) | dict(zip(apart[algorithm], values))
-        groups.append(Group(task, "", named, same))
+        named = {"algorithm": algorithm or "unknown"} if len(by_algorithm) > 1 else {}
+        groups.append(Group(task, "", named | dict(zip(apart[algorithm], values)), same))
     return groups
 
 
@@ -190,14 +190,13 @@ def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _keys_apart(runs: Sequence[RunFolder], algorithm: str, flat: dict[RunFolder, dict[str, str]]) -> list[str]:
-    """The settings in which runs of this algorithm differ within a task, in the order of params.json.
+def _keys_apart(runs: Sequence[RunFolder], flat: dict[RunFolder, dict[str, str]]) -> list[str]:
+    """The settings in which runs of one algorithm differ within a task, in the order of params.json.
 
     One that some runs do not have is no difference if the others agree on it: versions of raypid add settings.
     """
-    alike = [run for run in runs if run.algorithm == algorithm]
-    tasks = [[flat[run] for run in there] for there in grouped(alike, lambda run: run.task).values()]
-    keys = dict.fromkeys(key for run in alike for key in flat[run])
+    tasks = [[flat[run] for run in there] for there in grouped(runs, lambda run: run.task).values()]
+    keys = dict.fromkeys(key for run in runs for key in flat[run])
     return [key for key in keys if any(len({s[key] for s in there if key in s}) > 1 for there in tasks)]
 
 

@@ -262,11 +262,10 @@ class RunFolder:
         """episode_reward_mean, episode_reward_ci95 and episodes that the best policy reached at the end; None if it played none."""
         try:
             final = read_json((self.path / "best" / "policy.json").read_bytes())["spec"]["info"]["final"]  # type: ignore[index]
-        except (OSError, ValueError, LookupError, TypeError):
+            numbers = {key: float(value) for key, value in final.items() if known(value)}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
-        if not isinstance(final, dict) or not known(final.get("episode_reward_mean")):
-            return None
-        return {key: float(value) for key, value in final.items() if known(value)}
+        return numbers if "episode_reward_mean" in numbers else None
 
     @property
     def checkpoints(self) -> list[Path]:
