@@ -163,7 +163,7 @@ def _draw_setting(axes: Axes, members: Members, name: str, spec: Mapping[str, An
         axes.yaxis.update_units([str(value) for value in values])
     for stretches, look in zip(members.values(), itertools.cycle(LOOKS)):
         end = max(x for part in stretches for x, _ in part.scores)
-        ys = [part.settings.get(name) for part in (*stretches, stretches[-1])]
+        ys: list[Any] = [part.settings.get(name) for part in (*stretches, stretches[-1])]
         axes.step(
             [*(part.start for part in stretches), end], [str(y) for y in ys] if is_named else ys, where="post",
             lw=1.5, marker="o", ms=3.5, markevery=slice(1, len(stretches)), **look,

@@ -46,8 +46,6 @@ LOOKS: list[Look] = [{"color": colour, "ls": style} for style in STYLES for colo
 GREY: Look = {"color": "#BBBBBB", "ls": "-"}
 MOST = 20
 """Settings with colours of their own. If there are more, the best ones have colours and the others are grey."""
-THIN = 1.2
-"""Width of training returns where evaluations are drawn too."""
 MAX_TITLE = 200
 POINTS = 200
 """Points of a curve over seeds."""
@@ -326,9 +324,8 @@ def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit
         colour, grey = look["color"], look is GREY
         crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
         few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
-        width = 1.0 if grey else 2.4 if curve.is_evaluation or curve.counted > 1 else 1.8
-        if evaluated and not curve.is_evaluation:
-            width = min(THIN, width)
+        is_main = curve.is_evaluation or (curve.counted > 1 and not evaluated)
+        width = 1.0 if grey else 2.4 if is_main else 1.5
         if curve.training is not None and len(drawn) <= TRAINING_LINES:
             axes.plot(curve.training[0] / unit, curve.training[1], **look, lw=1.0, alpha=0.5)
         axes.plot(

@@ -56,13 +56,11 @@ def bootstrap_interval(values: Column, centre: Centre = "iqm") -> tuple[Column, 
     shape = values.shape[1:]
     if len(values) < 2:
         return np.full(shape, np.nan), np.full(shape, np.nan)
-    flat = values.reshape(len(values), -1)
     draw = np.random.default_rng(0).integers(0, len(values), (len(values), RESAMPLES))
-    chunk = max(1, 4_000_000 // draw.size)  # bounds the memory to 32 MB
-    starts = range(0, flat.shape[1], chunk)
-    bounds = [np.percentile(CENTRES[centre](flat[:, i : i + chunk][draw]), [2.5, 97.5], axis=0) for i in starts]
-    low, high = np.concatenate(bounds, axis=-1)
-    return low.reshape(shape), high.reshape(shape)
+    points = values.reshape(len(values), -1).T  # one after the other, which bounds the memory
+    bounds = np.array([np.percentile(CENTRES[centre](point[draw]), [2.5, 97.5]) for point in points])
+    low, high = bounds.T.reshape(2, *shape)
+    return low, high
 
 
 class Difference(NamedTuple):

@@ -172,7 +172,7 @@ def _best(found: Comparison) -> list[tuple[str, str]]:
 def _failures(runs: Sequence[RunFolder]) -> list[tuple[str, str]]:
     """The trials that an error ended, each with its error."""
     failed = [run for run in runs if run.ending.error]
-    lines = []
+    lines: list[tuple[str, str]] = []
     for run in failed[:MOST_FAILURES]:
         error = OWN.sub("", run.ending.error)  # its text says it all
         lines.append((run.ending.state, f"{run.path.name}: {shorten(error, LONGEST_ERROR)}"))
