@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raypid.cli.plot import tell_skipped
+from raypid.cli.plot import read_runs
 from raypid.errors import UserError, shown
-from raypid.phases import phase
 from raypid.report.panel import aligned
 
 if TYPE_CHECKING:
@@ -96,14 +95,9 @@ def _moment(text: str) -> Moment:
 def _sides(paths: Sequence[Path]) -> list[Side]:
     """The sides of the comparison. A single folder, or more than two of single runs, are put together by their settings."""
     from raypid.report.comparison import Side, check_one_setting
-    from raypid.report.runs import find_runs, group_by_seed, grouped
+    from raypid.report.runs import group_by_seed, grouped
 
-    found = []
-    for path in paths:
-        with phase("reading", f"reading the runs in {path}"):
-            runs, skipped = find_runs([path])
-        tell_skipped(skipped)
-        found.append(runs)
+    found = [read_runs([path]) for path in paths]
     every = [run for runs in found for run in runs]
     label_of = {run: group.label for group in group_by_seed(every) for run in group.runs}
     if len(paths) == 1 or (len(paths) > 2 and all(len(runs) == 1 for runs in found)):

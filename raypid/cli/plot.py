@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raypid.phases import phase
+from raypid.report.panel import some
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.report.plots import Curve, XAxis
+    from raypid.storage.run_folder import RunFolder
 
 X_AXES: dict[str, XAxis] = {"steps": "timesteps_total", "time": "time_total_s"}
 
@@ -53,12 +55,9 @@ def main(args: argparse.Namespace) -> int:
         ValueError: a folder holds no run, no result has the key `--y`, or the ending of `--out` is not a picture format.
     """
     from raypid.report.plots import View, curves, draw, notes_on
-    from raypid.report.runs import find_runs
 
     view = View(X_AXES[args.x], args.y, args.centre, args.smooth)
-    with phase("reading", "reading the runs"):
-        runs, skipped = find_runs(args.runs)
-    tell_skipped(skipped)
+    runs = read_runs(args.runs)
     with phase("drawing"):
         drawn = curves(runs, view)
         path = draw(drawn, args.out, view, args.title)
@@ -73,11 +72,20 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def tell_skipped(skipped: Sequence[str]) -> None:
-    """Say which folders below a parent were left out."""
+def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
+    """Read the runs in these folders, and say which folders below them were left out.
+
+    Raises:
+        UserError: a folder holds no run.
+    """
+    from raypid.report.runs import find_runs
+
+    with phase("reading", f"reading the runs in {some([str(path) for path in paths])}"):
+        runs, skipped = find_runs(paths)
     more = [f"{len(skipped) - MOST_TOLD} more folders are left out."] if len(skipped) > MOST_TOLD else []
     for line in [*skipped[:MOST_TOLD], *more]:
         print(f"raypid: {line}", file=sys.stderr)
+    return runs
 
 
 def _smoothing(text: str) -> float:
