@@ -54,14 +54,12 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: a folder holds no run or runs of several settings, or no two groups can be compared.
     """
-    from raypid.report.comparison import compare, headline, method_line, table_rows
+    from raypid.report.comparison import Question, compare, headline, method_line, table_rows
 
     if options.lower and options.metric is None:
         raise UserError("--lower says that less of a metric is better: name it with --metric KEY.")
-    found = compare(
-        _sides(options.runs), metric=options.metric, at=options.at, on_the_way=options.on_the_way, lower=options.lower,
-        paired=options.paired,
-    )  # fmt: skip
+    question = Question(options.metric, options.at, options.on_the_way, options.lower, options.paired)
+    found = compare(_sides(options.runs), question)
     if options.json:
         print(json.dumps(_plain(found)))
         return 0

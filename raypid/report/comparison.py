@@ -59,6 +59,26 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What is compared, and how."""
+
+    metric: str | None = None
+    """A key of the results; None: the best measure of performance that all runs have."""
+    at: Moment | None = None
+    """What was there at this moment; runs that came less far do not count. None: the end of each run."""
+    on_the_way: bool = False
+    """The mean up to `at`, or up to where the shortest run ends."""
+    lower: bool = False
+    """Less of the metric is better."""
+    paired: bool = False
+    """Runs of the same seeds are compared with each other."""
+
+    def measure(self, name: str, key: str, value: Callable[[RunFolder], float]) -> Measure:
+        """Make a measure of a key."""
+        return Measure(name, key, value, self.lower or key.startswith(LOWER))
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """Runs of one setting with different seeds, on one or several tasks."""
 
@@ -154,24 +174,10 @@ def check_one_setting(runs: Sequence[RunFolder], name: str) -> None:
             )
 
 
-def compare(
-    sides: Sequence[Side],
-    *,
-    metric: str | None = None,
-    at: Moment | None = None,
-    on_the_way: bool = False,
-    lower: bool = False,
-    paired: bool = False,
-    skip_empty: bool = False,
-) -> Comparison:
+def compare(sides: Sequence[Side], question: Question = Question(), *, skip_empty: bool = False) -> Comparison:
     """Compare two or more sides. Sides that end alike are also compared by their mean return over training.
 
     Args:
-        metric: a key of the results; None: the best measure of performance that all runs have.
-        at: compare what was there at this moment; runs that came less far do not count. None: the end of each run.
-        on_the_way: compare the mean up to `at`, or up to where the shortest run ends.
-        lower: less of the metric is better.
-        paired: compare runs of the same seeds with each other.
         skip_empty: leave out sides without a run that counts; it is no error if a single side is left.
 
     Raises:
@@ -179,32 +185,29 @@ def compare(
     """
     notes: list[str] = []
     _check_apart(sides)
-    if paired:
+    if question.paired:
         sides = [Side(side.label, sorted(side.runs, key=lambda run: str(run.seed))) for side in sides]
     tasks = _common_tasks(sides, notes)
-    runs = [run for side in sides for run in side.runs if run.task in tasks and _counts(run, at)]
-    if metric is not None:
-        check_key(runs, metric)
-    measure: Measure | None
-    if on_the_way:
-        measure = _mean_on_the_way(runs, metric, at, lower)
-    else:
-        measure = _choose_measure(runs, metric, at, lower, notes)
+    runs = [run for side in sides for run in side.runs if run.task in tasks and _counts(run, question.at)]
+    if question.metric is not None:
+        check_key(runs, question.metric)
+    measure = _mean_on_the_way(runs, question) if question.on_the_way else _choose_measure(runs, question, notes)
     if measure is None:
         raise UserError("These runs have no stretch in common over which a mean could be taken.")
     if skip_empty:
         sides = [side for side in sides if any(math.isfinite(measure.value(run)) for run in side.runs if run in runs)]
     if not sides:
         raise UserError(f"No run has a {measure.name} that counts.")
-    standings = [_standing(side, tasks, measure, at, notes) for side in sides]
-    if paired:
+    standings = [_standing(side, tasks, measure, question.at, notes) for side in sides]
+    if question.paired:
         _check_pairs(standings)
-    by_end = at is None and not on_the_way and not measure.is_lower_better
+    by_end = question.at is None and not question.on_the_way and not measure.is_lower_better
     if by_end:
         _note_steps(standings, notes)
     pairs = max(1, math.comb(len(standings), 2))
-    found = Comparison(measure, tasks, _ranked(standings, measure, pairs, paired), paired, notes)
-    return _break_ties(found, pairs) if by_end and metric is None else found
+    ranked = _ranked(standings, measure, pairs, question.paired)
+    found = Comparison(measure, tasks, ranked, question.paired, notes)
+    return _break_ties(found, pairs) if by_end and question.metric is None else found
 
 
 def _ranked(
@@ -245,7 +248,8 @@ def _ranked(
 def _break_ties(found: Comparison, pairs: int) -> Comparison:
     """If sides end like the leader, rank them and the leader by their mean return over training."""
     alike = [s for s in found.standings if s is found.leader or not s.gap.is_sure and _end_alike(found.leader, s)]
-    measure = _mean_on_the_way([run for standing in alike for there in standing.runs.values() for run in there])
+    runs = [run for standing in alike for there in standing.runs.values() for run in there]
+    measure = _mean_on_the_way(runs, Question())
     if len(alike) < 2 or measure is None:
         return found
     on_the_way = [replace(standing, values=_values(standing.runs, measure)) for standing in alike]
@@ -267,15 +271,14 @@ def _end_alike(a: Standing, b: Standing) -> bool:
 # -- what is compared --------------------------------------------------------------------------------------------------
 
 
-def _choose_measure(
-    runs: Sequence[RunFolder], metric: str | None, at: Moment | None, lower: bool, notes: list[str]
-) -> Measure:
+def _choose_measure(runs: Sequence[RunFolder], question: Question, notes: list[str]) -> Measure:
     """Choose the number by which runs are compared, at a moment or at their ends.
 
     Without a metric: the environment steps to the goal, if all runs stopped at the same one; else the best policy's final episodes, if all
     have played them; else an evaluation, unless some run has none near; else the training return. The best evaluation does not serve,
     because it grows with the number of evaluations.
     """
+    metric, at = question.metric, question.at
     if at is not None:
         evaluated = all(math.isfinite(_value_at(run, EVALUATION, at)) for run in runs)
         if metric is None and not evaluated and any(EVALUATION in run.keys for run in runs):
@@ -289,9 +292,7 @@ def _choose_measure(
         evaluated = all(step >= (1 - AROUND) * end for step, end in newest)
         key = metric or (FINAL if all(run.final for run in runs) else EVALUATION if evaluated else TRAINING)
         name = f"{'last ' if key == EVALUATION else ''}{_name_of(key)}"
-    return Measure(
-        name, key, lambda run: run.last(key) if at is None else _value_at(run, key, at), lower or key.startswith(LOWER)
-    )
+    return question.measure(name, key, lambda run: run.last(key) if at is None else _value_at(run, key, at))
 
 
 def _value_at(run: RunFolder, key: str, at: Moment) -> float:
@@ -315,14 +316,13 @@ def _gap_around(xs: Column, place: float) -> float:
     return 0.0 if after in (0, len(xs)) or xs[after] == place else float(xs[after] - xs[after - 1])
 
 
-def _mean_on_the_way(
-    runs: Sequence[RunFolder], metric: str | None = None, until: Moment | None = None, lower: bool = False
-) -> Measure | None:
+def _mean_on_the_way(runs: Sequence[RunFolder], question: Question) -> Measure | None:
     """The mean of the metric up to a moment, or to where the shortest run of each task ends: the area under the curve, by its length.
 
     Without a metric: of evaluations if all runs were often evaluated, at the same steps, else of training returns. None if the runs of a
     task have no stretch in common.
     """
+    metric, until = question.metric, question.at
     x = until.x if until else "timesteps_total"
     by_task = grouped(runs, lambda run: run.task)
     for key in [metric] if metric else [EVALUATION, TRAINING]:
@@ -343,7 +343,7 @@ def _mean_on_the_way(
     def mean(run: RunFolder) -> float:
         return float(np.interp(np.linspace(*spans[run.task], GRID), *run.curve(x, key)).mean())
 
-    return Measure(f"mean {_name_of(key)} {stretch}", key, mean, lower or key.startswith(LOWER))
+    return question.measure(f"mean {_name_of(key)} {stretch}", key, mean)
 
 
 def _span(runs: Sequence[RunFolder], x: str, key: str, until: Moment | None) -> tuple[float, float]:
