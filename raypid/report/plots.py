@@ -342,14 +342,11 @@ def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit
 
 def _title(groups: Sequence[Group], y: str | None = None) -> str:
     runs = [run for group in groups for run in group.runs]
-    algorithms, tasks = {run.algorithm for run in runs}, {group.task for group in groups}
-    algorithm = runs[0].algorithm if len(algorithms) == 1 else ""
-    if len(tasks) > 1:
-        title = f"{algorithm} learning curves" if algorithm else "Learning curves"
-    else:
-        title = " on ".join(filter(None, [algorithm, groups[0].task])) or "Learning curve"
-        if len(groups) == 1 and (len(runs) > 1 or runs[0].seed is not None):
-            title += f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
+    algorithms = some([*dict.fromkeys(run.algorithm for run in runs if run.algorithm)])
+    tasks = some([*dict.fromkeys(group.task for group in groups if group.task)])
+    title = " on ".join(filter(None, [algorithms, tasks])) or "Learning curve"
+    if len(groups) == 1 and (len(runs) > 1 or runs[0].seed is not None):
+        title += f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
     return f"{NAMES.get(y, y)}, {title}" if y else title
 
 

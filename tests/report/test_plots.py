@@ -31,7 +31,7 @@ def test_runs_that_differ_only_in_seed_are_one_curve(tmp_path: Path) -> None:
     a2c = write_run(tmp_path / "a2c", run="A2C")
     assert groups_of(*ppo) == ("PPO on CartPole-v1, 3 seeds", [("", 3)])
     assert groups_of(ppo[0])[0] == "PPO on CartPole-v1, seed 0"
-    assert groups_of(*ppo, a2c) == ("CartPole-v1", [("PPO", 3), ("A2C", 1)])
+    assert groups_of(*ppo, a2c) == ("PPO, A2C on CartPole-v1", [("PPO", 3), ("A2C", 1)])
 
 
 def test_runs_with_other_settings_are_told_apart(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_runs_with_other_settings_are_told_apart(tmp_path: Path) -> None:
     again = write_run(tmp_path / "again")
     assert groups_of(one, again)[1] == [("one", 1), ("again", 1)]
     pole = write_run(tmp_path / "pole", env="Acrobot-v1")
-    assert groups_of(one, pole) == ("PPO learning curves", [("", 1), ("", 1)])
+    assert groups_of(one, pole) == ("PPO on CartPole-v1, Acrobot-v1", [("", 1), ("", 1)])
 
 
 def test_centre_and_interval_are_over_the_seeds(tmp_path: Path) -> None:
