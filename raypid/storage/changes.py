@@ -90,8 +90,8 @@ def first_settings(params: Mapping[str, object]) -> dict[str, object]:
     Raises:
         ConfigError: its list of changes is damaged.
     """
-    first = copy.deepcopy({key: value for key, value in params.items() if key != CHANGES})
-    first = as_it_was(first, first.get("run"))
+    kept = {key: value for key, value in params.items() if key != CHANGES}
+    first = as_it_was(copy.deepcopy(kept), kept.get("run"))
     for change in reversed(changes_of(params)):
         key, _, part = change["key"].partition(".")
         group = first.get(key)

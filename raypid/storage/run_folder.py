@@ -134,20 +134,15 @@ class RunFolder:
         return str(self.params.get("algorithm") or self.params.get("run") or "")
 
     @property
-    def env(self) -> str:
-        """The environment's name; "" if it is not known."""
-        return str(self.params.get("env") or "")
-
-    @property
     def seed(self) -> int | None:
         return self.params.get("seed")
 
     @property
     def task(self) -> str:
         """The environment and its arguments. Returns of different tasks do not compare."""
-        arguments = self.params.get("env_config")
+        env, arguments = str(self.params.get("env") or ""), self.params.get("env_config")
         has_arguments = isinstance(arguments, dict) and arguments
-        return f"{self.env} {json.dumps(arguments, separators=(',', ':'))}" if has_arguments else self.env
+        return f"{env} {json.dumps(arguments, separators=(',', ':'))}" if has_arguments else env
 
     @property
     def stop(self) -> dict[str, Any]:
