@@ -498,19 +498,18 @@ def headline(found: Comparison) -> str:
         return _headline_with_way(found, found.way)
     if len(found.rivals) > 1:
         return _headline_of_many(found)
-    (rival,) = found.rivals
-    a, b, gap, name = found.leader, rival, rival.gap, found.measure.name
+    a, b, name = found.leader, found.rivals[0], found.measure.name
     seeds = f"{a.seeds} and {b.seeds} seeds" if a.seeds != b.seeds else f"{a.seeds} seed{'s' * (a.seeds != '1')} each"
     size, on = 1.0, f"{name} on {len(found.tasks)} environments, in parts of each one's range"
     if len(found.tasks) == 1:
         ours, theirs, size = _means(a, b, found.tasks[0])
         on = f"{name}{':' * name[-1].isdigit()} {ours} against {theirs}"
-    interval = f"{_level(gap)} {_interval(gap, size)}" if math.isfinite(gap.low) else "no interval"
-    by = f"{figure(gap.estimate, size)} ({interval}), {seeds}"
-    if not gap.is_sure:
-        return f"Cannot tell {a.label} from {b.label}: {on}, difference {by}. {_needed(rival)}"
+    interval = f"{_level(b.gap)} {_interval(b.gap, size)}" if math.isfinite(b.gap.low) else "no interval"
+    by = f"{figure(b.gap.estimate, size)} ({interval}), {seeds}"
+    if not b.gap.is_sure:
+        return f"Cannot tell {a.label} from {b.label}: {on}, difference {by}. {_needed(b)}"
     way = "lower" if found.measure.is_lower_better else "higher"
-    p = "p < 0.001" if gap.p < 0.001 else f"p = {gap.p:.2g}"
+    p = "p < 0.001" if b.gap.p < 0.001 else f"p = {b.gap.p:.2g}"
     return f"{a.label} is better than {b.label}: {on}, {way} by {by}, {p}."
 
 
@@ -521,9 +520,7 @@ def _headline_with_way(found: Comparison, way: Comparison) -> str:
     if len(found.tasks) == 1:
         means = dict.fromkeys(figure(float(s.values[found.tasks[0]].mean())) for s in found.standings[:alike])
         where = f"at {', '.join(list(means)[:3])} ({found.measure.name})"
-    answer = headline(way)
-    if not way.is_sure:
-        answer = answer.replace("Cannot tell", "one cannot tell", 1)
+    answer = headline(way).replace("Cannot tell", "one cannot tell", 1)
     for what, is_sure in (("Worse", True), ("Cannot be told from the first", False)):
         if labels := [rival.label for rival in found.others if rival.gap.is_sure is is_sure]:
             answer += f" {what} at the end: {some(labels)}."
@@ -595,15 +592,13 @@ def table_rows(found: Comparison) -> list[tuple[str, ...]]:
 def _rows_of_sides(found: Comparison, one: str) -> list[tuple[str, ...]]:
     """The rows of sides, with their means if there is only `one` task."""
     size = abs(found.leader.values[one].mean()) if one else 1.0
-    ends = [(found.leader, "", "", "leads")]
-    for rival in found.rivals:
-        gap = rival.gap
-        verdict = "worse" if gap.is_sure else "cannot tell" if rival in found.others else "ends alike"
-        ends.append((rival, figure(gap.estimate, size), _interval(gap, size), verdict))
-    rows = [("", "seeds", *([found.measure.name] if one else []), "behind", _level(gap), "")]
-    for side, *rest in ends:
+    rows = [("", "seeds", *([found.measure.name] if one else []), "behind", _level(found.rivals[0].gap), "")]
+    for side in found.standings:
+        gap = side.gap
+        verdict = "worse" if gap.is_sure else "cannot tell" if side in found.others else "ends alike"
+        behind = (figure(gap.estimate, size), _interval(gap, size), verdict)
         mean = [figure(side.values[one].mean(), size)] if one else []
-        rows.append((side.label, side.seeds, *mean, *rest))
+        rows.append((side.label, side.seeds, *mean, *(("", "", "leads") if side is found.leader else behind)))
     return rows
 
 
