@@ -194,9 +194,8 @@ def _over_seeds(group: Group, columns: Sequence[tuple[Column, Column]], view: Vi
     singles: list[tuple[Column, Column]] = []
     for run, (xs, ys) in known_runs:
         keeps = run.ending.at_goal or (over_time and run.ending.state == "finished")
-        is_sparse = not keeps and xs[-1] - xs[0] < UNFINISHED * min(
-            widest, run.last(view.x)
-        )  # would end the curve of all
+        enough = UNFINISHED * min(widest, run.last(view.x))
+        is_sparse = not keeps and xs[-1] - xs[0] < enough  # would end the curve of all
         if is_sparse or (run.ending.state != "finished" and xs[-1] < UNFINISHED * end):
             singles.append((xs, ys))
         else:
@@ -351,11 +350,10 @@ def _title(groups: Sequence[Group], y: str | None = None) -> str:
 
 
 def _draw_target(axes: Axes, runs: Sequence[RunFolder]) -> None:
-    """Draw a line at the return at which the runs stop, if it is the same for all and within or near the plotted range."""
-    targets = {next((float(v) for k, v in run.stop.items() if k.endswith(TRAINING) and known(v)), None) for run in runs}
-    target = targets.pop() if len(targets) == 1 else None
+    """Draw a line at the return at which the runs stop, if they agree on it and it is within or near the plotted range."""
+    goals = {goal for run in runs for key, goal in run.stop.items() if key.endswith(TRAINING) and known(goal)}
     low, high = axes.get_ylim()
-    if target is not None and low - (high - low) / 2 <= target <= high + (high - low) / 2:
+    if len(goals) == 1 and low - (high - low) / 2 <= (target := goals.pop()) <= high + (high - low) / 2:
         axes.axhline(target, color="#888888", lw=1.0, ls=(0, (5, 4)), zorder=1)
         left = axes.get_yaxis_transform()
         axes.text(0.005, target, f"target {target:g}", transform=left, va="bottom", fontsize=8.5, color="#666666")

@@ -127,12 +127,12 @@ def _numbers(group: Group, columns: Iterable[Mapping[str, Standing]]) -> list[st
     """The numbers of a row: seeds, means with half their intervals, steps, and the median of the seconds."""
     means = []
     for standings in columns:
-        mean, half = math.nan, math.nan
+        text = "-"
         if standing := standings.get(group.label):
             values = standing.values[group.task]
             mean, half = float(values.mean()), mean_half_width(values)
-        error = f" ± {figure(half, abs(mean))}" if math.isfinite(half) else ""
-        means.append(f"{figure(mean)}{error}" if math.isfinite(mean) else "-")
+            text = figure(mean) + (f" ± {figure(half, abs(mean))}" if math.isfinite(half) else "")
+        means.append(text)
     seconds = [value for run in group.runs if math.isfinite(value := run.last("time_total_s"))]
     middle = f"{statistics.median_high(seconds):,.1f}" if seconds else "-"
     return [str(len(group.runs)), *means, steps_of(group.runs), middle]
