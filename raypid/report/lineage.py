@@ -117,7 +117,7 @@ def _draw(members: Members, perturbed: Mapping[str, Mapping[str, Any]], file: Pa
 
 
 def _draw_scores(axes: Axes, members: Members) -> None:
-    """Each member's scores; at an exploit an arrow from where the member's own line ends to the donor's."""
+    """Each member's scores; at an exploit an arrow from the donor's to where the member's own line ends."""
     for (name, stretches), look in zip(members.items(), itertools.cycle(LOOKS)):
         colour = look["color"]
         label = name[:6] + name[6:].partition("-")[0]  # trial-001
@@ -137,12 +137,8 @@ def _draw_scores(axes: Axes, members: Members) -> None:
     thin = any(part.training for stretches in members.values() for part in stretches)
     axes.set_ylabel("evaluation return (thin: training)" if thin else "training return")
     num = sum(len(stretches) - 1 for stretches in members.values())
-    what = (
-        "at × a member gives up its state and goes on from the donor's, at ●"
-        if num
-        else "no member has gone on from another"
-    )
-    axes.set_title(f"{num} exploit{'s' if num != 1 else ''}: {what}", fontsize=10, loc="left")
+    what = "at × a member gives up its state and goes on from the donor's, at ●"
+    axes.set_title(f"Exploits: {num}; {what}", fontsize=10, loc="left")
     if len(members) <= _IN_LEGEND:
         axes.legend(frameon=False, fontsize=8, loc="best", handlelength=1.6)
     dress(axes, "timesteps_total")
