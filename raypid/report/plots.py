@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -268,7 +268,8 @@ def draw(drawn: Sequence[Curve], out: Path, view: View, title: str | None = None
             axes.set_title(shorten(task, 44) + " (training returns)" * mixed, loc="left", fontsize=10.5)
     text = (title or _title([curve.group for curve in drawn], y))[:MAX_TITLE].encode(errors="replace").decode()
     figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    handles = _legend(drawn, looks, view)
+    shown = {artist.get_gid() for axes in figure.axes for artist in axes.get_children()}
+    handles = _legend(drawn, looks, view, shown)
     legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
     height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7
     figure.set_figheight(height + 0.21 * -(-len(handles) // legend_columns))
@@ -317,6 +318,7 @@ def _looks(drawn: Sequence[Curve], *, ranked: bool) -> dict[str, Look]:
 
 
 def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit: float) -> None:
+    """Draw the curves of a task. What is drawn has a `gid` by which the legend names it."""
     evaluated = any(curve.is_evaluation for curve in drawn)
     for curve in drawn:
         look = looks.get(curve.group.label, GREY)
@@ -324,19 +326,21 @@ def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit
         crowded = len(drawn) > EPISODE_BANDS and len(curve.group.runs) == 1
         few = len(curve.x) == 1 or (len(curve.x) <= 30 and curve.counted == 1 and curve.is_evaluation and not crowded)
         is_main = curve.is_evaluation or (curve.counted > 1 and not evaluated)
-        width = 1.0 if grey else 2.4 if is_main else 1.5
         if curve.training is not None and len(drawn) <= TRAINING_LINES:
-            axes.plot(curve.training[0] / unit, curve.training[1], **look, lw=1.0, alpha=0.5)
+            axes.plot(curve.training[0] / unit, curve.training[1], **look, lw=1.0, alpha=0.5, gid="training")
         axes.plot(
-            curve.x / unit, curve.centre, **look, lw=width,
+            curve.x / unit, curve.centre, **look, lw=1.0 if grey else 2.4 if is_main else 1.5,
             marker="o" if few else None, ms=4.5, solid_capstyle="round", zorder=1.5 if grey else 3,
+            gid="evaluation" if curve.is_evaluation else "training",
         )  # fmt: skip
-        if len(curve.x) == 1:
-            axes.vlines(curve.x / unit, curve.low, curve.high, color=colour, lw=5, alpha=0.3)
-        elif not grey and not crowded and not np.isnan(curve.low).all():
-            axes.fill_between(curve.x / unit, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
+        if not grey and not crowded and not np.isnan(curve.low).all():
+            gid = "seeds" if curve.counted > 1 else "episodes"
+            if len(curve.x) == 1:
+                axes.vlines(curve.x / unit, curve.low, curve.high, color=colour, lw=5, alpha=0.3, gid=gid)
+            axes.fill_between(curve.x / unit, curve.low, curve.high, color=colour, alpha=0.18, lw=0, gid=gid)
         for xs, ys in curve.singles:
-            axes.plot(xs / unit, ys, ":", marker="." if len(xs) == 1 else None, ms=5, color=colour, lw=1.3, zorder=2)
+            marker = "." if len(xs) == 1 else None
+            axes.plot(xs / unit, ys, ":", marker=marker, ms=5, color=colour, lw=1.3, zorder=2, gid="single")
 
 
 def _title(groups: Sequence[Group], y: str | None = None) -> str:
@@ -376,8 +380,8 @@ def dress(axes: Axes, x: str) -> None:
     axes.tick_params(colors="#444444", labelsize=9.5)
 
 
-def _legend(drawn: Sequence[Curve], looks: dict[str, Look], view: View) -> list[Artist]:
-    """Legend entries: the colours if there are several settings, then what lines and shaded areas are."""
+def _legend(drawn: Sequence[Curve], looks: dict[str, Look], view: View, shown: Set[str | None]) -> list[Artist]:
+    """Legend entries: the colours if there are several settings, then what is `shown`."""
     from matplotlib.lines import Line2D
 
     y, smooth = view.y, view.smooth
@@ -392,20 +396,17 @@ def _legend(drawn: Sequence[Curve], looks: dict[str, Look], view: View) -> list[
     kind = f", {CENTRE_NAMES['mean' if view.centre == 'iqm' and not cuts else view.centre]}" if seeds else ""
     points = f"{smooth:g}" if smooth >= 1 else f"{smooth:.0%} of the"
     means = f" (running mean of {points} points)" if smooth else ""
-    if y is not None and (kind or means):
-        entries.append((f"{NAMES.get(y, y)}{kind}{means}", {}))
-    elif y is None and _shows_training(drawn):
-        new = any(NEW_EPISODES in run.keys for curve in drawn for run in curve.group.runs)
-        thin = {"lw": 1.0, "alpha": 0.6} if any(curve.is_evaluation for curve in drawn) else {"lw": 1.8}
-        entries.append((f"training{kind or ' return'} ({EPISODES if new else 100} episodes){means}", thin))
-    if any(curve.is_evaluation and len(curve.x) for curve in drawn):
-        entries.append((f"evaluation{kind or ' mean'}", {}))
-    bands = ["over the episodes of an evaluation"] * _shows_episode_bands(drawn)
-    bands += [f"over seeds{' where there are several' if bands else ''}"] * seeds
-    if bands:
-        entries.append((f"95% interval {', '.join(bands)}", {"lw": 7, "alpha": 0.2, "solid_capstyle": "butt"}))
-    if any(curve.singles for curve in drawn):
-        entries.append(("single seeds where others have no values, or that did not finish", {"ls": ":", "lw": 1.3}))
+    new = any(NEW_EPISODES in run.keys for curve in drawn for run in curve.group.runs)
+    training = NAMES.get(y, y) + kind if y else f"training{kind or ' return'} ({EPISODES if new else 100} episodes)"
+    band = {"lw": 7, "alpha": 0.2, "solid_capstyle": "butt"}
+    kinds: dict[str, tuple[str, Look]] = {
+        "training": (training + means, {"lw": 1.0, "alpha": 0.6} if "evaluation" in shown else {"lw": 1.8}),
+        "evaluation": (f"evaluation{kind or ' mean'}", {}),
+        "episodes": ("95% interval over the episodes of an evaluation", band),
+        "seeds": ("95% interval over seeds", band),
+        "single": ("single seeds where others have no values, or that did not finish", {"ls": ":", "lw": 1.3}),
+    }
+    entries += [entry for gid, entry in kinds.items() if gid in shown]
     if any(curve.is_carried for curve in drawn):
         entries.append(("(seeds that have finished keep their last value)", {"alpha": 0.0}))
     usual = {"color": COLOURS[0] if len(labels) == 1 else "#4D4D4D", "lw": 2.4}
@@ -413,16 +414,6 @@ def _legend(drawn: Sequence[Curve], looks: dict[str, Look], view: View) -> list[
 
 
 CENTRE_NAMES: dict[Centre, str] = {"iqm": "interquartile mean", "median": "median", "mean": "mean"}
-
-
-def _shows_training(drawn: Sequence[Curve]) -> bool:
-    panels = _by_task(drawn).values()
-    return any(len(there) <= TRAINING_LINES or not all(c.is_evaluation for c in there) for there in panels)
-
-
-def _shows_episode_bands(drawn: Sequence[Curve]) -> bool:
-    panels = [there for there in _by_task(drawn).values() if len(there) <= EPISODE_BANDS]
-    return any(c.is_evaluation and len(c.group.runs) == 1 for there in panels for c in there)
 
 
 def _named(label: str, drawn: Sequence[Curve]) -> str:
