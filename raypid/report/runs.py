@@ -64,7 +64,10 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFo
     runs: dict[Path, RunFolder] = {}
     skipped: list[str] = []
     for path in map(Path, paths):
-        if not (folders := list(_folders_of_runs(path))):
+        folders = (
+            list(_folders_of_runs(path)) if os.path.isdir(path) else []
+        )  # os.walk raises on names that no folder can have
+        if not folders:
             raise UserError(_why_none(path))
         for folder in folders:
             if (real := Path(os.path.realpath(folder))) in runs:
