@@ -64,9 +64,8 @@ def find_runs(paths: Iterable[Path], *, empty: bool = False) -> tuple[list[RunFo
     runs: dict[Path, RunFolder] = {}
     skipped: list[str] = []
     for path in map(Path, paths):
-        folders = (
-            list(_folders_of_runs(path)) if os.path.isdir(path) else []
-        )  # os.walk raises on names that no folder can have
+        # os.walk raises on names that no folder can have
+        folders = list(_folders_of_runs(path)) if os.path.isdir(path) else []
         if not folders:
             raise UserError(_why_none(path))
         for folder in folders:
