@@ -3,7 +3,6 @@ what sets them apart."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from raypid.errors import UserError, reason, shorten, shown
 from raypid.plugins.registry import did_you_mean
 from raypid.report.logger import PROGRESS
-from raypid.storage.changes import described, later
+from raypid.storage.changes import compact, described, later
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.run_folder import RESULTS, RunFolder
 
@@ -188,7 +187,7 @@ def flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict) and value:
             flat |= flat_settings(value, f"{prefix}{key}.")
         elif value != {}:
-            flat[prefix + key] = _compact(value)
+            flat[prefix + key] = compact(value)
     return flat
 
 
@@ -236,13 +235,6 @@ def _text_of(group: Group) -> str:
     words = [f"{key}={short(value)}" for key, value in settings.items() if f"; {key} " not in f"; {changed}"]
     words += ["unchanged" if changed == "nothing" else changed] * bool(changed)
     return shorten(f"{algorithm} {', '.join(words)}", LONGEST_LABEL)
-
-
-def _compact(value: object) -> str:
-    """A setting as short text."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def short(text: str) -> str:

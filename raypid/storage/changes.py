@@ -8,6 +8,7 @@ as it was).
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -116,10 +117,11 @@ def changes_of(params: Mapping[str, object]) -> list[Change]:
 
 def described(change: Change) -> str:
     """A change in words: "lr 0.0003 to 0.0001 at step 40,000"."""
-    return f"{change['key']} {_short(change['from'])} to {_short(change['to'])} at step {change['step']:,}"
+    return f"{change['key']} {compact(change['from'])} to {compact(change['to'])} at step {change['step']:,}"
 
 
-def _short(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_short(part)}" for key, part in value.items()) + "}"
-    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+def compact(value: object) -> str:
+    """A setting as short text, such as "0.001", "[64,64]" or "none"."""
+    if value is None or isinstance(value, float):
+        return "none" if value is None else f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str)

@@ -3,7 +3,6 @@ folder names."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -14,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
-from raypid.errors import UserError, reason
-from raypid.storage.changes import CHANGES, Change, read_changes
+from raypid.errors import UserError, reason, shorten
+from raypid.storage.changes import CHANGES, Change, compact, read_changes
 from raypid.storage.outputs import ERRORS
 from raypid.storage.plain_data import read_json
 
@@ -58,10 +57,8 @@ _ALWAYS = {"env", "seed", "model", "num_workers", "num_envs_per_worker", "fragme
 _TAIL_BYTES = 1 << 16
 """How much of errors.txt is read, from its end: the error that ended the run is the last one."""
 _ENDED = re.compile(r"^The run ended in iteration (\d+):$", re.MULTILINE)
-_ENTRY = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d.*\]$", re.MULTILINE)
-"""The line with which an entry begins."""
-_HOOK = re.compile(r"^on_\w+ of .+ raised:$", re.MULTILINE)
-"""The line above a traceback that did not end the run, though it may follow the one that did. (Earlier versions wrote no _ENTRY.)"""
+_NEXT = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d.*\]$|^on_\w+ of .+ raised:$", re.MULTILINE)
+"""The line with which the next entry begins, or, since earlier versions wrote no such line, a traceback that did not end the run."""
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?::|$)")
 """The line of a traceback that names the exception."""
 OWN = re.compile(r"^raypid\.[\w.]+: ")
@@ -142,7 +139,7 @@ class RunFolder:
         """The environment and its arguments. Returns of different tasks do not compare."""
         env, arguments = str(self.params.get("env") or ""), self.params.get("env_config")
         has_arguments = isinstance(arguments, dict) and arguments
-        return f"{env} {json.dumps(arguments, separators=(',', ':'))}" if has_arguments else env
+        return f"{env} {compact(arguments)}" if has_arguments else env
 
     @property
     def stop(self) -> dict[str, Any]:
@@ -335,7 +332,7 @@ def is_reached(key: str, goal: object, result: Mapping[str, object]) -> bool:
 
 def _error_in(text: str) -> str:
     """The exception of the first entry of errors.txt in this text, on one line."""
-    lines = _HOOK.split(_ENTRY.split(text)[0])[0].strip().splitlines()
+    lines = _NEXT.split(text)[0].strip().splitlines()
     ours = next((i for i in reversed(range(1, len(lines))) if lines[i].startswith("raypid: ")), None)
     if ours is not None:  # after the traceback of a user's class
         kind = next((line.partition(":")[0] for line in reversed(lines[:ours]) if line.startswith("raypid.")), "")
@@ -344,8 +341,8 @@ def _error_in(text: str) -> str:
         first = next((i for i in reversed(range(len(lines))) if _RAISED.match(lines[i])), len(lines) - 1)
         start = max((i for i, line in enumerate(lines) if line.startswith("Traceback (")), default=0)
         own = next((i for i, line in enumerate(lines[start:first], start) if OWN.match(line)), first)
-        error = " ".join(" ".join([*lines[own : own + 1], *lines[max(first, own + 1) :]]).split())
-    return error if len(error) <= _MAX_ERROR else f"{error[:_MAX_ERROR]} ..."
+        error = " ".join([*lines[own : own + 1], *lines[max(first, own + 1) :]])
+    return shorten(error, _MAX_ERROR)
 
 
 def _is_held(path: Path) -> bool:
