@@ -166,9 +166,7 @@ def training_curve(run: RunFolder, x: str) -> tuple[Column, Column]:
     if not there.any():
         return run.curve(x, TRAINING)
     xs, means, counts = xs[there], means[there], counts[there]
-    ended, returns, places = (
-        np.concatenate([[0.0], np.cumsum(part)]) for part in (counts, counts * means, counts * xs)
-    )
+    ended, returns, places = (np.cumsum([0.0, *part]) for part in (counts, counts * means, counts * xs))
     first = np.maximum(np.searchsorted(ended, ended[1:] - EPISODES, side="right") - 1, 0)
     size = ended[1:] - ended[first]
     whole = size >= min(EPISODES, ended[-1]) / 4  # a mean of the first one or two would be a matter of luck
@@ -228,7 +226,7 @@ def _smoothed(column: tuple[Column, Column], smooth: float) -> tuple[Column, Col
         return column
     places = np.arange(len(ys))
     reach = np.minimum.reduce([np.full(len(ys), width // 2), places, places[::-1]])
-    sums = np.concatenate([[0.0], np.cumsum(ys)])
+    sums = np.cumsum([0.0, *ys])
     return xs, (sums[places + reach + 1] - sums[places - reach]) / (2 * reach + 1)
 
 
