@@ -33,25 +33,21 @@ _COST = 0.42
 go on for want of others."""
 _AGAIN = 6
 """Runs with further seeds that are expected."""
-_UNITS = {"s": 1, "m": 60, "h": 3600, "": 1, "sec": 1, "min": 60}
+_TIME = re.compile(r"\s*".join(rf"(?:(\d+\.?\d*)\s*{unit})?" for unit in ("h", "m(?:in)?", "(?:s(?:ec)?)?")))
+"""Hours, minutes and seconds, each of which may be missing."""
 
 
 def read_seconds(text: str | float) -> float:
     """Read a time such as 90, "90s", "10m", "1h30m" as seconds.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is something else, or 0.
     """
-    if isinstance(text, (int, float)) and not isinstance(text, bool) and 0 < text < math.inf:
-        return float(text)
-    parts = re.findall(r"(\d+(?:\.\d*)?)\s*([a-z]*)", str(text).strip().lower())
-    whole = re.sub(r"\s", "", "".join(number + unit for number, unit in parts))
-    if not parts or whole != re.sub(r"\s", "", str(text).lower()) or any(unit not in _UNITS for _, unit in parts):
-        raise ConfigError(f"A time is a number of seconds, or such as 90s, 10m, 1h30m: not {text!r}.")
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    parts = _TIME.fullmatch(str(text).strip().lower())
+    seconds = sum(float(part or 0) * unit for part, unit in zip(parts.groups(), (3600, 60, 1))) if parts else 0.0
     if seconds <= 0:
-        raise ConfigError(f"A time is above 0, not {text!r}.")
-    return float(seconds)
+        raise ConfigError(f"A time is a number of seconds above 0, or such as 90s, 10m, 1h30m: not {text!r}.")
+    return seconds
 
 
 def shown_seconds(seconds: float) -> str:

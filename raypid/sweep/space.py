@@ -14,10 +14,10 @@ from raypid.settings.config import (
     Config,
     ConfigError,
     ModelConfig,
-    Settings,
     canonical,
     coerce,
     given_names,
+    overlay,
     type_hints,
 )
 from raypid.settings.ranges import Choices, Range, Scale, Space, beside_default
@@ -63,32 +63,26 @@ def search_space(
     Raises:
         ConfigError: a setting that does not exist, values that it cannot have, or nothing left to search in.
     """
-    config: Config = ALGORITHMS.get(run).Config().replace(settings or {})
-    fixed = given_names(settings or {})
-    space = {name: range_ for name, range_ in _beside_defaults(config) if name not in fixed}
-    for raw, value in (overrides or {}).items():
-        name = canonical(raw)
-        chosen = _override(config, name, value, space.get(name))
-        if chosen is None:
-            space.pop(name, None)
-            config = config.replace({name: value})
-        else:
-            space[name] = chosen
+    ranges = {canonical(name): value for name, value in (overrides or {}).items() if isinstance(value, Mapping)}
+    given = {**dotted(settings or {}), **fixed_by(overrides or {})}
+    config: Config = ALGORITHMS.get(run).Config().replace(given)
+    space = {name: range_ for name, range_ in _beside_defaults(config) if name not in given_names(given)}
+    space |= {name: _override(config, name, value, space.get(name)) for name, value in ranges.items()}
     idle = config.idle()
-    for name in (canonical(raw) for raw in (overrides or {})):
-        if name in idle and name in space:
-            raise ConfigError(f"{name} has no effect {idle[name]}: there is nothing to search.")
+    for name in ranges.keys() & idle.keys():
+        raise ConfigError(f"{name} has no effect {idle[name]}: there is nothing to search.")
     space = {name: range_ for name, range_ in space.items() if name not in idle}
-    if given := [name for name in only if canonical(name) in {*fixed, *map(canonical, fixed_by(overrides or {}))}]:
-        raise ConfigError(
-            f"{given[0]} is given for every trial, so it cannot be searched: leave that out, or name others in only."
-        )
-    if unknown := [name for name in only if canonical(name) not in space]:
-        raise ConfigError(f"{run} has no range for {unknown[0]!r}.{did_you_mean(unknown[0], space)}")
-    space = {name: range_ for name, range_ in space.items() if not only or name in map(canonical, only)}
+    wanted = [canonical(name) for name in only] or list(space)
+    for name in wanted:
+        if name in given:
+            raise ConfigError(
+                f"{name} is given for every trial, so it cannot be searched: leave that out, or name others in only."
+            )
+        if name not in space:
+            raise ConfigError(f"{run} has no range for {name!r}.{did_you_mean(name, space)}")
     if not space:
         raise ConfigError(f"Nothing is left to search in: every setting of {run} that has a range is fixed.")
-    return space
+    return {name: range_ for name, range_ in space.items() if name in wanted}
 
 
 def fixed_by(overrides: Mapping[str, object]) -> dict[str, object]:
@@ -138,14 +132,8 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def dotted(settings: Mapping[str, object]) -> dict[str, object]:
-    """The inverse of `nested`."""
-    flat: dict[str, object] = {}
-    for name, value in settings.items():
-        if name == "model" and isinstance(value, Mapping):
-            flat |= {f"model.{part}": v for part, v in value.items()}
-        else:
-            flat[canonical(name)] = value
-    return flat
+    """The inverse of `nested`, by our names of the settings."""
+    return {canonical(name): value for name, value in overlay({}, settings).items()}
 
 
 def as_text(space: SearchSpace) -> str:
@@ -167,15 +155,15 @@ def _beside_defaults(config: Config) -> Iterator[tuple[str, Space]]:
                 yield prefix + field.name, space
 
 
-def _override(config: Config, name: str, value: object, usual: Space | None) -> Space | None:
-    """What a user's entry makes of the range of a setting; None for a value that is fixed.
+def _override(config: Config, name: str, value: Mapping[str, object], usual: Space | None) -> Space:
+    """The values of a setting that a user wants to be tried.
 
     Raises:
-        ConfigError: says what does not fit.
+        ConfigError: there is no such setting, or says what does not fit.
     """
-    hint = _hint(config, name, value)
-    if not isinstance(value, Mapping):
-        return None
+    hints = type_hints(type(config)) | {f"model.{part}": hint for part, hint in type_hints(ModelConfig).items()}
+    if name not in hints or name == "model":
+        raise ConfigError(f"Unknown setting {name!r} in the search space.{did_you_mean(name, hints)}")
     form, given = next(iter(value.items()), ("", None))
     if len(value) != 1 or form not in (*FORMS, *_LISTS):
         near = did_you_mean(str(form), [*FORMS, *_LISTS])
@@ -185,7 +173,7 @@ def _override(config: Config, name: str, value: object, usual: Space | None) -> 
     if not isinstance(given, (list, tuple)) or not given or (form not in _LISTS and len(given) != 2):
         what = "a list of values" if form in _LISTS else "two numbers, the lowest and the highest"
         raise ConfigError(f"{name}: {form} takes {what}, not {shown(given)}. Example: {_EXAMPLE}.")
-    held = [coerce(name, v, hint) for v in given]
+    held = [coerce(name, v, hints[name]) for v in given]
     if form in _LISTS:
         return Choices(tuple(held))
     low, high = held
@@ -199,25 +187,5 @@ def _override(config: Config, name: str, value: object, usual: Space | None) -> 
     if low <= 0 and scale in ("log", "powers of 2"):
         raise ConfigError(f"{name}: a logarithmic range begins above 0, not at {low:g}. Use uniform.")
     if high >= 1 and scale == "log of 1 - x":
-        raise ConfigError(
-            f"{name}: its range ends below 1, as its distance from 1 is what is tried, not at {high:g}. Use uniform."
-        )
+        raise ConfigError(f"{name}: a range of distances from 1 ends below 1, not at {high:g}. Use uniform.")
     return Range(low, high, scale, isinstance(low, int))
-
-
-def _hint(config: Config, name: str, value: object) -> object:
-    """The type of a setting; a fixed value must be of it.
-
-    Raises:
-        ConfigError: there is no such setting, or the value does not fit.
-    """
-    owner, _, rest = name.partition(".")
-    settings: Settings = config.model if owner == "model" and rest else config
-    key = rest if isinstance(settings, ModelConfig) else name
-    hints = type_hints(type(settings))
-    if key not in hints or key == "model":
-        known = [*type_hints(type(config)), *(f"model.{part}" for part in type_hints(ModelConfig))]
-        raise ConfigError(f"Unknown setting {name!r} in the search space.{did_you_mean(name, known)}")
-    if not isinstance(value, Mapping):
-        settings.replace({key: value})
-    return hints[key]

@@ -153,7 +153,7 @@ def test_users_narrow_and_widen(name: str, given: Mapping[str, object], range_: 
         ("PPO", {"gamma": {"between": [0.9, 1]}}, "ends below 1"),
         ("PPO", {"kernel": {"uniform": [0, 1]}}, "kernel takes one of"),
         ("PPO", {"model": {"uniform": [0, 1]}}, "Unknown setting 'model'"),
-        ("PPO", {"model.hiden": 3}, "Unknown setting 'model.hiden' in the search space. Did you mean 'model.hidden'"),
+        ("PPO", {"model.hiden": 3}, "Unknown setting 'model.hiden'. Did you mean 'model.hidden'"),
         ("ES", {"gamma": {"uniform": [0.9, 1]}}, "gamma has no effect for ES and ARS"),
         ("DQN", {"priority_exponent": {"uniform": [0, 1]}}, "unless prioritized is true"),
     ],
