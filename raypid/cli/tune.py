@@ -7,33 +7,38 @@ import contextlib
 import json
 import os
 import shlex
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from raypid import __version__
 from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
 from raypid.cli.train import algorithm_name, at_least, settings_of
-from raypid.envs.closing import ENDS
 from raypid.errors import UserError
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
+from raypid.run.folder import lock_folder
+from raypid.run.known_keys import KnownKeys, check_stop
+from raypid.run.signals import signals_call
+from raypid.runtime.resources import num_cores, num_gpus
+from raypid.settings import saved as saved_settings
 from raypid.settings.config import Config, ConfigError, renamed
 from raypid.settings.files import read_values
-from raypid.settings.stops import read_stop
+from raypid.settings.stops import SECONDS, read_stop
+from raypid.storage.outputs import Unwritten, check_folder_writable, explained, replacing
+from raypid.storage.run_folder import EVALUATION as GOAL
+from raypid.sweep.budget import RAY_TURN_S, TURN_S, Plan, make_plan, read_seconds, shown_seconds
+from raypid.sweep.space import as_text, nested
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
-    from raypid.sweep.budget import Plan
     from raypid.sweep.search import Search, Task
     from raypid.sweep.search_report import Proof
 
 INTERRUPTED = 130
-GOAL = "evaluation/episode_reward_mean"
-SECONDS = "time_total_s"
 _TRIALS, _BUDGET = 30, "10m"
 _STEPS = 100
 """Environment steps of an iteration with replay, so that it can end where a trial is judged. Nothing else depends on them."""
@@ -75,30 +80,17 @@ def _add_options(add: Callable[..., object]) -> None:
     add("--stop", metavar="JSON", help=text)
     add("--space", metavar="JSON|FILE", help=_SPACE)
     add("--only", metavar="NAMES", help="search in these settings alone: lr,gamma")
-    add(
-        "--seed",
-        metavar="N",
-        type=partial(at_least, 0),
-        default=0,
-        help="first seed of the trials, at most 90 (default: 0)",
-    )
+    text = "first seed of the trials, at most 90 (default: 0)"
+    add("--seed", metavar="N", type=partial(at_least, 0), default=0, help=text)
     text = "how settings are proposed: optuna (by its TPE, as auto) or random"
     add("--by", default="auto", choices=("auto", "optuna", "random"), help=text)
     add("--concurrent", metavar="N", type=partial(at_least, 1), help="trials at a time (default: one for each core)")
-    add(
-        "--name",
-        metavar="NAME",
-        help="what --tuned of `raypid train` shall call the settings found (default: from the algorithm and environment)",
-    )
+    text = "what --tuned of `raypid train` shall call the settings found (default: from the algorithm and environment)"
+    add("--name", metavar="NAME", help=text)
     add("--out", metavar="DIR", help="the folder of the search (default: a new one under runs/)")
     add("--resume", metavar="DIR", help="go on with the search in this folder")
-    add(
-        "--config",
-        metavar="JSON|FILE",
-        action="append",
-        default=[],
-        help="settings that every trial has; flags win over it",
-    )
+    text = "settings that every trial has; flags win over it"
+    add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     add("--quiet", action="store_true", help="print the answer only")
 
 
@@ -121,8 +113,6 @@ def main(options: argparse.Namespace) -> int:
             "raypid tune needs Linux or macOS, on Windows WSL 2: it ends trials by their groups of processes."
         )
     need({"optuna": "raypid tune"})
-    from raypid.run.folder import lock_folder
-    from raypid.storage.outputs import check_folder_writable
     from raypid.sweep.processes import TrialProcesses
     from raypid.sweep.search import Search, write_search
     from raypid.sweep.search_report import Proof, write_report
@@ -135,74 +125,24 @@ def main(options: argparse.Namespace) -> int:
         if not options.resume:
             write_search(out, task, plan, more)
         processes = TrialProcesses(plan.concurrent, out / "processes.log")
-        search = Search(task, plan, out, processes, tell, _below(task, plan.concurrent))
+        search = Search(task, plan, out, processes, tell, _below(task.config, plan.concurrent))
         tell(_headline(search))
         try:
-            with _interruptible():
+            with signals_call(_interrupt):
                 search()
         except KeyboardInterrupt:
-            print(
-                f"raypid: The search was ended. `raypid tune --resume {shlex.quote(str(out))}` goes on; what has ended stays."
-            )
+            again = f"`raypid tune --resume {shlex.quote(str(out))}`"
+            print(f"raypid: The search was ended. {again} goes on; what has ended stays.")
             return INTERRUPTED
         proof = Proof.of(search)
-        name = _save(search, proof, str(more["name"])) if search.found is not None else None
-        page = write_report(search, proof, _commands(search, name, str(more["command"])))
-    print(f"{proof}\n{_where(name, proof, out)} The report: {page}")
+        tuned, where = _save(search, proof, more["name"])
+        page = write_report(search, proof, _commands(search, tuned, more["command"]))
+    print(f"{proof}\n{where} The report: {page}")
     return 0
 
 
-def _where(name: str | None, proof: Proof, out: Path) -> str:
-    """Where the settings found are, if they are worth it."""
-    if name is not None:
-        return f"The settings found: --tuned {shlex.quote(name)}."
-    if proof.better is None:
-        return "Nothing is saved under a name."
-    return (
-        "Nothing is saved under a name: the mean score of the defaults is higher. "
-        f"(--tuned {shlex.quote(str(out))} takes what was found all the same.)"
-    )
-
-
-def _save(search: Search, proof: Proof, name: str) -> str | None:
-    """Save the settings found in the search's folder and under a name; returns what --tuned takes: the file, if the name cannot be
-    used, None if they are not worth a name, since they did worse than the defaults.
-
-    Raises:
-        Unwritten: the disk is full.
-    """
-    from raypid.settings import saved as saved_settings
-    from raypid.storage.outputs import Unwritten, explained, replacing
-    from raypid.sweep.search_report import reached
-
-    entry, file = _entry(search, reached(search, proof), proof.verdict), search.out / saved_settings.BEST
-    with explained(file), replacing(file) as beside:
-        beside.write_text(json.dumps(entry, indent=2) + "\n")
-    if not proof.is_worth_saving:
-        return None
-    try:
-        saved_settings.save(name, entry)
-    except Unwritten as error:
-        print(f"raypid: {error}")
-        return str(file)
-    return name
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt at Ctrl-C, SIGTERM and SIGHUP, which otherwise end the process at once."""
-
-    def raise_(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    in_main = threading.current_thread() is threading.main_thread()
-    numbers = [number for number in ENDS if in_main and signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, raise_) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:
@@ -211,10 +151,7 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
     Raises:
         UserError: what is wrong with an option.
     """
-    from raypid.runtime.resources import num_cores
-    from raypid.settings import saved as saved_settings
-    from raypid.sweep.budget import RAY_TURN_S, TURN_S, make_plan, read_seconds
-    from raypid.sweep.search import FORMER, JOURNAL, Task, open_study, read_search, runs_of
+    from raypid.sweep.search import JOURNAL, Task, open_study, read_search, runs_of
 
     if options.run is None:
         raise ConfigError(f"Name the algorithm: --run {' or '.join(ALGORITHMS.names())}.")
@@ -225,42 +162,37 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
     space = read_values(options.space, "--space") if options.space else {}
     if options.name is not None and saved_settings.check_name(options.name) in saved_settings.names():
         raise ConfigError(f"There are settings called {options.name!r} already: choose another --name.")
-    only = [part.strip() for part in options.only.split(",") if part.strip()] if options.only else []
+    only = [part.strip() for part in (options.only or "").split(",") if part.strip()]
     task = Task(
         run=options.run, fixed=given, overrides=space, only=only, goal=stop.get(GOAL), seed=options.seed, by=options.by
     )
-    concurrent = options.concurrent or _concurrent(task)
-    if not task.config.on_ray and concurrent > num_cores():
+    on_ray, cores = task.config.on_ray, num_cores()
+    concurrent = options.concurrent or _concurrent(task.config)
+    if not on_ray and concurrent > cores:
         print(
-            f"raypid: {concurrent} trials at a time share {num_cores()} cores: each is slower than a run of its own would be."
+            f"raypid: {concurrent} trials at a time share {cores} cores: each is slower than a run of its own would be."
         )
-    turn_s = RAY_TURN_S if task.config.on_ray else TURN_S
-    plan = make_plan(
-        options.trials or _TRIALS, read_seconds(options.budget or _BUDGET), concurrent, stop.get(SECONDS), turn_s
-    )
+    budget_s, turn_s = read_seconds(options.budget or _BUDGET), RAY_TURN_S if on_ray else TURN_S
+    plan = make_plan(options.trials or _TRIALS, budget_s, concurrent, stop.get(SECONDS), turn_s)
     name = options.name or saved_settings.free_name(f"{options.run}-{given['env']}")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
-    there = any((out / name).exists() for name in (JOURNAL, FORMER))
-    if there and read_search(out) and any(run.state != "failed" for run in runs_of(open_study(out, "search")).values()):
+    there = (out / JOURNAL).exists() and read_search(out) and runs_of(open_study(out, "search"))
+    if there and any(run.state != "failed" for run in there.values()):
         raise ConfigError(
             f"{out} holds another search. Go on with it (--resume {shlex.quote(str(out))}), or choose another --out."
         )
     for told in renamed(given):
         print(f"raypid: {told}.")
-    command = shlex.join(["raypid", *_without(options.argv, "--out", "--name")])
-    return task, plan, out, {"name": name, "command": command}
+    return task, plan, out, {"name": name, "command": _repeating(options.argv)}
 
 
-def _without(argv: Sequence[str], *flags: str) -> list[str]:
-    """A command line without some flags and their values."""
-    kept, words = list[str](), iter(argv)
-    for word in words:
-        if word in flags:
-            next(words, None)
-        elif word.partition("=")[0] not in flags:
-            kept.append(word)
-    return kept
+def _repeating(argv: Sequence[str]) -> str:
+    """The command line of a search, for another folder and another name."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--out")
+    own.add_argument("--name")
+    return shlex.join(["raypid", *own.parse_known_args(argv)[1]])
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:
@@ -272,57 +204,67 @@ def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, A
     from raypid.sweep.search import read_search
 
     task, plan, more = read_search(Path(options.resume))
-    kept = ("--resume", "--quiet", "tune")
-    words = [word for word in options.argv if word.startswith("--") or word == "tune"]
-    if other := next((word for word in words if word.partition("=")[0] not in kept), None):
+    flags = (word.partition("=")[0] for word in options.argv if word.startswith("--"))
+    if other := next((flag for flag in flags if flag not in ("--resume", "--quiet")), None):
         raise ConfigError(f"--resume goes on with the search as it was begun: leave {other} out, or begin a new one.")
     return task, plan, Path(options.resume), more
 
 
 def _stop(text: str | None) -> dict[str, float]:
     """The stop criteria of a search: a return that is enough, and seconds of a trial."""
-    stop: dict[str, float] = {}
     is_file = bool(text) and os.path.isfile(str(text).removeprefix("@"))
-    for key, value in read_stop(read_values(str(text), "--stop") if is_file else text or None, "--stop").items():
-        if key not in (GOAL, SECONDS):
-            raise ConfigError(f"A search takes the stop criteria {GOAL} and {SECONDS}, not {key!r}.")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or (key == SECONDS and not value > 0):
-            raise ConfigError(
-                f"The stop criterion {key!r} takes a number{' above 0' if key == SECONDS else ''}, not {value!r}."
-            )
-        stop[key] = float(value)
-    return stop
+    stop = read_stop(read_values(str(text), "--stop") if is_file else text or None, "--stop")
+    if other := next((key for key in stop if key not in (GOAL, SECONDS)), None):
+        raise ConfigError(f"A search takes the stop criteria {GOAL} and {SECONDS}, not {other!r}.")
+    return check_stop(stop, KnownKeys(frozenset(stop), ()))
 
 
-def _concurrent(task: Task) -> int:
-    """Trials at a time: one for each core, or for what a trial on Ray takes of them."""
-    from raypid.runtime.resources import num_cores, num_gpus
-
-    c = task.config
-    if not c.on_ray:
-        return num_cores() if not c.num_gpus else max(1, int(num_gpus() / c.num_gpus))
-    return 1
+def _concurrent(config: Config) -> int:
+    """Trials at a time: one for each core, or each GPU or part of one; on Ray, where a trial takes all cores, one."""
+    if config.on_ray:
+        return 1
+    return max(1, int(num_gpus() / config.num_gpus)) if config.num_gpus else num_cores()
 
 
-def _below(task: Task, concurrent: int) -> dict[str, object]:
+def _below(config: Config, concurrent: int) -> dict[str, object]:
     """Settings that follow from how many trials run side by side, and from when they are judged."""
-    from raypid.runtime.resources import num_cores
-
-    threads: dict[str, object] = {} if task.config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
-    steps = getattr(task.config, "steps_per_iteration", None)  # of replay; others have iterations of their own
-    return threads if steps is None else {**threads, "steps_per_iteration": min(steps, _STEPS)}
+    below: dict[str, object] = {} if config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
+    steps = getattr(config, "steps_per_iteration", None)  # of replay; others have iterations of their own
+    return below if steps is None else {**below, "steps_per_iteration": min(steps, _STEPS)}
 
 
 def _headline(search: Search) -> str:
-    from raypid.sweep.budget import shown_seconds
-    from raypid.sweep.space import as_text
-
     plan, task = search.plan, search.task
     return (
         f"{task.run} on {task.fixed['env']}: at most {plan.trials} trials, {plan.concurrent} at a time, within {shown_seconds(plan.budget_s)}; "
         f"{search.out}\n{as_text(task.space)}\n"
         "[   time]     trial      score  trained"
     )
+
+
+def _save(search: Search, proof: Proof, name: str) -> tuple[str, str]:
+    """Save the settings found in the search's folder, and under a name unless the defaults did better.
+
+    Returns what --tuned takes for them ("" if there are none), and a sentence that says so.
+
+    Raises:
+        Unwritten: the disk is full.
+    """
+    if search.found is None:
+        return "", "Nothing is saved under a name."
+    entry, out, file = _entry(search, proof), str(search.out), search.out / saved_settings.BEST
+    with explained(file), replacing(file) as beside:
+        beside.write_text(json.dumps(entry, indent=2) + "\n")
+    if not proof.is_worth_saving:
+        why = "" if proof.better is None else ": the mean score of the defaults is higher"
+        also = f"(--tuned {shlex.quote(out)} takes what was found all the same.)"
+        return out, f"Nothing is saved under a name{why}. {also}"
+    try:
+        saved_settings.save(name, entry)
+    except Unwritten as error:
+        print(f"raypid: {error}")
+        name = str(file)
+    return name, f"The settings found: --tuned {shlex.quote(name)}."
 
 
 _MACHINE = (
@@ -333,37 +275,37 @@ _MACHINE = (
 """Settings that belong to a machine or a run, not to what was found."""
 
 
-def _entry(search: Search, text: str, shown: str) -> dict[str, object]:
+def _entry(search: Search, proof: Proof) -> dict[str, object]:
     """What is saved of the settings found."""
-    from raypid import __version__
-    from raypid.sweep.space import nested
+    from raypid.sweep.search_report import reached
 
     task = search.task
     assert search.found is not None
     kept = {name: value for name, value in task.fixed.items() if name not in _MACHINE}
-    settings = nested({**kept, **search.found.settings})
-    about = {
-        "reached": text,
-        "against_the_defaults": shown,
+    return {
+        "algorithm": task.run,
+        "env": task.fixed["env"],
+        "settings": nested({**kept, **search.found.settings}),
+        "reached": reached(search, proof),
+        "against_the_defaults": proof.verdict,
         "raypid": __version__,
         "found": time.strftime("%Y-%m-%d"),
         "search": str(search.out.resolve()),
     }
-    return {"algorithm": task.run, "env": task.fixed["env"], "settings": settings, **about}
 
 
-def _commands(search: Search, name: str | None, command: str) -> list[tuple[str, str]]:
+def _commands(search: Search, tuned: str, command: str) -> list[tuple[str, str]]:
     """Commands that train with the settings found, show what it learnt, and repeat the search."""
     task, repeat = search.task, ("repeat the search", command)
     if search.found is None:
         return [repeat]
     stop = {SECONDS: search.plan.trial_s, **({} if task.goal is None else {GOAL: task.goal})}
-    given = {"run": task.run, "env": task.fixed["env"], "tuned": name or str(search.out), "stop": json.dumps(stop)}
-    given["out"] = f"runs/{name or search.out.name + '-found'}"
+    given = {"run": task.run, "env": task.fixed["env"], "tuned": tuned, "stop": json.dumps(stop)}
+    given["out"] = f"runs/{Path(tuned).name}-found"
     words = [word for key, text in given.items() for word in (f"--{key}", text)]
     commands = [("train with the settings found", shlex.join(["raypid", "train", *words]))]
-    trained = next((t for t in search.of("found") if (search.out / t.folder / "best").exists()), None)
-    if trained is not None:
-        shown = shlex.join(["raypid", "eval", str(search.out / trained.folder)])
-        commands.append(("a policy that was trained with them here", shown))
+    for run in search.of("found"):
+        if (folder := search.out / run.folder).joinpath("best").exists():
+            commands.append(("a policy that was trained with them here", f"raypid eval {shlex.quote(str(folder))}"))
+            break
     return [*commands, repeat]
