@@ -27,6 +27,7 @@ from raypid.errors import CodeError, UserError
 from raypid.run.folder import clear_folder
 from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.settings.config import Config, ConfigError, canonical
+from raypid.storage.checkpoint import refusing
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.outputs import Unwritten, explained
 from raypid.sweep import budget as b
@@ -38,8 +39,6 @@ from raypid.sweep.trial_process import EVALUATION, Point
 JOURNAL = "study.log"
 FORMAT = 2
 """Of what the studies hold."""
-FORMER = "search.json"
-"""The file of a search of format 1."""
 GRACE_S = 3.0
 """Seconds that a trial has to end when its time is over."""
 MAX_SEED = 90
@@ -248,19 +247,13 @@ def read_search(out: Path) -> tuple[Task, Plan, dict[str, Any]]:
     Raises:
         UserError: the folder holds no search, one of another format, or a damaged one.
     """
-    if (out / FORMER).exists():
-        raise UserError(f"{out} holds a search of format 1 ({FORMER}), which cannot be resumed: begin a new one.")
     if not (out / JOURNAL).is_file():
         raise UserError(f"{out} holds no search to resume: it has no {JOURNAL}." if out.exists() else nothing_at(out))
-    try:
+    with refusing(str(out / JOURNAL)):
         about = dict(open_study(out, "search").user_attrs)
         if (version := about.pop("format")) != FORMAT:
             raise UserError(f"{out} holds a search of format {version}; this raypid resumes format {FORMAT}.")
         return Task(**about.pop("task")), Plan(**about.pop("plan")), about
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{out / JOURNAL} is damaged: {error!r}.") from None
 
 
 # -- the search ------------------------------------------------------------------------------------------------------
@@ -294,8 +287,8 @@ class Search:
         """Seconds of training of each run of the proof."""
         self._began = time.monotonic() - max((run.ended_at for run in self.runs.values()), default=0.0)
         self._told_traceback = False
-        self._failed: list[TrialRun] = []
-        """The newest runs, as far as they have failed in a row."""
+        self._num_failed = 0
+        """Runs that have failed in a row until now."""
         self._prepare()
 
     def _prepare(self) -> None:
@@ -558,17 +551,17 @@ class Search:
             CodeError, RuntimeError: MAX_FAILED have failed in a row.
         """
         if run.state != "failed":
-            self._failed = []
+            self._num_failed = 0
             return
-        if event["kind"] == "unwritten":
+        kind, text = event["kind"], event["traceback"].rstrip()
+        if kind == "unwritten":
             raise Unwritten(event["message"])
-        if event["kind"] == "user" and not run.settings:
+        if kind == "user" and not run.settings:
             raise UserError(event["message"])
-        if event["kind"] in BY_SETTINGS:
+        if kind in BY_SETTINGS:
             return
-        self._failed.append(run)
-        text = event["traceback"].rstrip()
-        if len(self._failed) == MAX_FAILED:
+        self._num_failed += 1
+        if self._num_failed == MAX_FAILED:
             message = (
                 f"The last {MAX_FAILED} trials have failed, so the search ends. The last: {run.message} See {self.out}."
             )

@@ -75,9 +75,6 @@ def test_names_and_folders_that_are_taken(capsys: pytest.CaptureFixture[str], tm
     (tmp_path / "study.log").write_text("mine\n")
     for argv in ((*TUNE, "--out", "."), ("tune", "--resume", ".")):
         assert "study.log is damaged" in refused(capsys, *argv)
-    (tmp_path / "search.json").write_text("{}")
-    for argv in ((*TUNE, "--out", "."), ("tune", "--resume", ".")):
-        assert "a search of format 1" in refused(capsys, *argv)
 
 
 @pytest.mark.parametrize("how", [("--by", "random"), ("--resume", "there")])

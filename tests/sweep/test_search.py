@@ -420,6 +420,3 @@ def test_a_search_is_written_and_read(tmp_path: Path) -> None:
     (tmp_path / JOURNAL).write_text("{\n")
     with pytest.raises(UserError, match="damaged"):
         read_search(tmp_path)
-    (tmp_path / "search.json").touch()
-    with pytest.raises(UserError, match="a search of format 1"):
-        read_search(tmp_path)
