@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from ray.tune.search import BasicVariantGenerator
 from raypid.sweep.population import Population
 
 RUN = "run"
-"""The one key of a trial's config."""
+"""The one key of a trial's config: its Trial."""
 ROUND = "round"
 """Of a report: how many intervals of the population the trial has trained. Tune compares times to the step, and would wait for ever for
 members that have a few environment steps more or less."""
@@ -106,8 +107,8 @@ class Evolution(PopulationBasedTraining):
 
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         own, better = trial.config[RUN], trial_to_clone.config[RUN]
-        settings = self.population.explored(better["settings"], self.rng) | {"seed": own["settings"].get("seed")}
-        return {RUN: {**own, "settings": settings}}, {}
+        settings = self.population.explored(better.settings, self.rng) | {"seed": own.settings.get("seed")}
+        return {RUN: replace(own, settings=settings)}, {}
 
 
 class Members(BasicVariantGenerator):

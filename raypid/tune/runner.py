@@ -7,18 +7,18 @@ an experiment goes on from these folders: nothing that Tune keeps for itself is 
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
 import math
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import ray
 from ray import tune
@@ -61,32 +61,30 @@ class _Messages(Progress):
     def message(self, text: str) -> None:
         self.texts.append(text)
 
-    def take(self) -> list[str]:
-        texts, self.texts = self.texts, []
-        return texts
+
+def reserved(trial: Trial) -> tune.PlacementGroupFactory:
+    """What a trial's own settings and resources ask for."""
+    return request(trial.run, overlay(trial.below, trial.settings), trial.resources or {})
 
 
 class RunTrainable(AgentTrainable):
-    """A trial of an experiment: a run with a folder. Its config is what `described` returns."""
+    """A trial of an experiment: a run with a folder. Its config is a Trial with a whole path."""
 
+    every: ClassVar[int] = 0
+    """The environment steps at which a member of a population waits for the others; 0: it does not."""
+    perturbed: ClassVar[Sequence[str]] = ()
+    """The settings that its population changes."""
     current: Run | None = None
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """What the trial's own settings and resources ask for."""
-        it = config[RUN]
-        trial: Trial = it["trial"]
-        return request(trial.run, overlay(trial.below, it["settings"]), trial.resources or {})
+        return reserved(config[RUN])
 
     def _build(self, config: Mapping[str, Any]) -> None:
         """Take the config. The run begins with the first step, since a checkpoint may be given before."""
-        it = config[RUN]
-        self.trial: Trial = it["trial"]
-        self.settings: dict[str, Any] = it["settings"]
-        self.every: int = it["every"]
-        self.perturbed: Sequence[str] = it["perturbed"]
-        self.folder_of_run: Path = it["folder"]
-        self.exploits = _exploits(self.folder_of_run)
+        self.trial: Trial = config[RUN]
+        newest = latest(self.trial.folder / "checkpoints")
+        self.exploits = Exploits(self.trial.folder, None if newest is None else read_manifest(newest)["config"])
         self.fault: Exception | None = None
         """What kept it from going on from a checkpoint."""
         self.messages = _Messages()
@@ -112,19 +110,25 @@ class RunTrainable(AgentTrainable):
                 self.parked = True
                 self._lock.close()
         except Exception as error:
-            return self._failed(error)
-        steps = run.agent.timesteps
-        report: dict[str, Any] = {SCORE: self._score(result), "timesteps_total": steps}
-        if self.every:
-            report[ROUND] = steps // self.every
-        if self.outcome is not None:
-            result = self.outcome.result or _last_result(self.folder_of_run)
-            report |= {"done": True, "reason": self.outcome.reason, "final": self.outcome.final}
-        return {**report, "result": result, "messages": self.messages.take()}
+            self._leave()
+            text = getattr(error, "worker_traceback", "") or str(error) or type(error).__name__
+            fatal = type(error).__name__ if isinstance(error, Unwritten | FolderLost | ExploitError) else ""
+            return self._report(-math.inf, 0, {}, done=True, failed=text, fatal=fatal)
+        score, steps = self._score(result), run.agent.timesteps
+        if self.outcome is None:
+            return self._report(score, steps, result)
+        result = self.outcome.result or next(reversed(RunFolder(self.trial.folder).results), {})
+        return self._report(score, steps, result, done=True, reason=self.outcome.reason, final=self.outcome.final)
+
+    def _report(self, score: float, steps: int, result: Mapping[str, Any], **more: object) -> dict[str, Any]:
+        """What Tune, its scheduler and `_Watch` read."""
+        texts, self.messages.texts = self.messages.texts, []
+        times = {ROUND: steps // max(1, self.every), "timesteps_total": steps}
+        return {SCORE: score, **times, "result": result, "messages": texts, **more}
 
     def _begin(self, checkpoint: Path | None) -> Run:
         """Start the run, or go on from `checkpoint`, or from what an earlier process of this trial has left."""
-        folder, trial = self.folder_of_run, self.trial
+        trial, folder = self.trial, self.trial.folder
         if not folder.parent.is_dir():  # nothing is written where nobody would look for it
             raise FolderLost(
                 f"{node_here()} does not see {folder.parent}. A trial writes there itself, so an experiment on several nodes needs a "
@@ -137,9 +141,8 @@ class RunTrainable(AgentTrainable):
         else:
             if checkpoint is None:
                 clear_folder(folder)
-            shared = share(trial.run, overlay(trial.below, self.settings), trial.resources or {})
-            request = replace(trial.request(**shared), settings=overlay({}, self.settings), out=folder)
-            self.agent = Agent(resolve(request))
+            shared = share(trial.run, overlay(trial.below, trial.settings), trial.resources or {})
+            self.agent = Agent(resolve(trial.request(**shared)))
         self.agent.listen(self.exploits)
         steps = {"checkpoint_steps": self.every} if self.every else {}
         by_time = self.agent.config.evaluation_interval is None
@@ -156,7 +159,7 @@ class RunTrainable(AgentTrainable):
         return self.current
 
     def _lock_folder(self) -> None:
-        self._lock.enter_context(lock_folder(self.folder_of_run))
+        self._lock.enter_context(lock_folder(self.trial.folder))
         self.parked = False
 
     def _score(self, result: Mapping[str, float]) -> float:
@@ -164,13 +167,6 @@ class RunTrainable(AgentTrainable):
         played = self.current.agent.evaluations.last
         score = played.summary()[TRAINING] if played is not None else result.get(TRAINING, math.nan)
         return score if math.isfinite(score) else -math.inf
-
-    def _failed(self, error: Exception) -> dict[str, Any]:
-        text = getattr(error, "worker_traceback", "") or str(error) or type(error).__name__
-        fatal = type(error).__name__ if isinstance(error, Unwritten | FolderLost | ExploitError) else ""
-        self._leave()
-        report = {SCORE: -math.inf, ROUND: 0, "timesteps_total": 0, "result": {}, "messages": self.messages.take()}
-        return {**report, "done": True, "failed": text, "fatal": fatal}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder of Tune's."""
@@ -203,17 +199,6 @@ class RunTrainable(AgentTrainable):
         self._lock.close()
 
 
-def _exploits(folder: Path) -> Exploits:
-    """What a trial has taken over from others, as far as its newest checkpoint has it."""
-    newest = latest(folder / "checkpoints")
-    return Exploits(folder, None if newest is None else read_manifest(newest)["config"])
-
-
-def _last_result(folder: Path) -> dict[str, Any]:
-    """Of a run that had reached its end before its process did."""
-    return dict(next(reversed(RunFolder(folder).results), {}))
-
-
 class _Watch(tune.Callback, tune.Stopper):
     """What the driver does with reports: shows them, keeps how trials ended, and ends all where nothing more can be written."""
 
@@ -226,7 +211,6 @@ class _Watch(tune.Callback, tune.Stopper):
         self.fatal: RuntimeError | None = None
         """Why the experiment cannot go on."""
         self.interrupted = False
-        self._newest: dict[str, dict[str, Any]] = {}
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         return False
@@ -234,82 +218,61 @@ class _Watch(tune.Callback, tune.Stopper):
     def stop_all(self) -> bool:
         return self.interrupted or self.fatal is not None
 
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """End all trials, with a checkpoint each; on a second signal at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once, without.")
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.board.started(_planned(trial).name)
+        self.board.started(trial.config[RUN].name)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        name = _planned(trial).name
-        self._newest[name] = result
+        name = trial.config[RUN].name
         for text in result["messages"]:
             self.board.message(name, text)
         self.board.update(name, result["result"])
         if why := result.get("fatal"):
-            is_exploit = why == ExploitError.__name__
-            self.fatal = (
-                ExploitError(f"{name}: {result['failed']}") if is_exploit else self._unwritten(result["failed"])
-            )
+            text, is_exploit = result["failed"], why == ExploitError.__name__
+            self.fatal = ExploitError(f"{name}: {text}") if is_exploit else self._unwritten(text)
 
     def _unwritten(self, why: object) -> Unwritten:
         return Unwritten(f"{why} `raypid train --resume {shlex.quote(str(self.out))}` goes on with the experiment.")
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        result = self._newest.get(_planned(trial).name, {})
-        if result.get("fatal"):
-            return  # it goes on when the experiment is resumed
-        if "failed" in result:
-            self._end(trial, "failed", result["failed"])
-        elif "reason" in result:
+        result = trial.last_result
+        if "reason" in result:
             self._end(trial, "finished", result["reason"])
-        elif not self.stop_all():
-            self._end(trial, "stopped", "stopped early")
+        elif "failed" in result and not result["fatal"]:  # else it goes on when the experiment is resumed
+            self._end(trial, "failed", result["failed"])
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.board.message(_planned(trial).name, "its process was lost; it goes on from its newest checkpoint.")
+        name = trial.config[RUN].name
+        self.board.message(name, "its process was lost; it goes on from its newest checkpoint.")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        planned = _planned(trial)
-        iteration = self._newest.get(planned.name, {}).get("result", {}).get("training_iteration", 0) + 1
+        iteration = trial.last_result.get("result", {}).get("training_iteration", 0) + 1
         reason = f"Its process died {MAX_LOST + 1} times: did the environment end it, or was memory short?"
-        ErrorFile(Path(planned.folder)).add(f"The run ended in iteration {iteration}:\n{reason}\n\n")
+        ErrorFile(trial.config[RUN].folder).add(f"The run ended in iteration {iteration}:\n{reason}\n\n")
         self._end(trial, "failed", reason)
 
     def _end(self, trial: Any, state: str, reason: str) -> None:
-        planned = _planned(trial)
-        result = self._newest.get(planned.name, {})
-        ended = Ended(
-            name=planned.name,
-            folder=str(planned.folder),
-            state=state,
-            reason=reason,
-            result={name: x for name, x in result.get("result", {}).items() if known(x)},
-            final=result.get("final"),
-        )
-        self.ended[planned.name] = ended
+        """Show how a trial ended, and write it down beside what is known of the others."""
+        name, last = trial.config[RUN].name, trial.last_result
+        result = {key: x for key, x in last.get("result", {}).items() if known(x)}
+        folder, final = str(self.out / name), last.get("final")
+        ended = Ended(name=name, folder=folder, state=state, reason=reason, result=result, final=final)
+        self.ended[name] = ended
         self.board.ended(ended)
+        file = self.out / STATES
         try:
-            write_states(self.out, self.ended)
+            with explained(file), replacing(file) as beside:
+                beside.write_text(json.dumps({name: asdict(one) for name, one in self.ended.items()}, indent=1))
         except Unwritten as error:
             self.fatal = self._unwritten(error)
-
-
-def _planned(trial: Any) -> Trial:
-    """The Trial of one of Tune's trials."""
-    planned: Trial = trial.config[RUN]["trial"]
-    return planned
-
-
-def write_states(out: Path, ended: Mapping[str, Ended]) -> None:
-    """Keep how trials ended.
-
-    Raises:
-        Unwritten: the disk is full, or the folder is gone.
-    """
-    file = out / STATES
-    text = json.dumps({name: asdict(one) for name, one in ended.items()}, indent=1)
-    with explained(file), replacing(file) as beside:
-        beside.write_text(text)
 
 
 def read_states(out: Path) -> dict[str, Ended]:
@@ -379,7 +342,8 @@ def run_trials(
             if not (out / PLAN).exists():  # somebody has deleted the folder; the trials have saved into it
                 write_plan(out, trials, population)
             raise watch.fatal
-    return [ended.get(trial.name) or _unfinished(trial) for trial in trials]
+    unfinished = partial(Ended, state="unfinished", reason="", result={})
+    return [ended.get(one.name) or unfinished(name=one.name, folder=str(one.folder)) for one in trials]
 
 
 _SCRATCH = ".tune"
@@ -395,24 +359,23 @@ def _run_all(
         KeyboardInterrupt: a second Ctrl-C.
     """
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
-    evolution = None
+    begun, evolution, shared = [_begun(trial, population) for trial in trials], None, {}
     if population is not None:
-        seed = trials[0].settings.get("seed")
-        start = _next_round(trials, population.interval)
-        evolution = Evolution(population, start, seed if isinstance(seed, int) else 0)
-    with _interruptible(watch):
+        seed, reached = trials[0].settings.get("seed"), max(steps for _, steps in begun)
+        evolution = Evolution(population, reached // population.interval + 1, seed if isinstance(seed, int) else 0)
+        shared = {"every": population.interval, "perturbed": tuple(population.perturb)}
+    with signals_call(watch.on_signal):
         tune.run(
-            carrying(RunTrainable, "Trial"),
+            carrying(RunTrainable, "Trial", **shared),
             name="trials",
-            config={RUN: tune.grid_search([described(trial, population) for trial in trials])},
+            config={RUN: tune.grid_search([trial for trial, _ in begun])},
             scheduler=evolution,
             search_alg=None if evolution is None else Members(evolution),
             stop=watch,
             callbacks=[watch],
             storage_path=str((out / _SCRATCH).resolve()),
-            checkpoint_config=tune.CheckpointConfig(
-                num_to_keep=3
-            ),  # those of a population: one for each member in use, one before
+            # those of a population: one for each member in use, one before
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=3),
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
             max_failures=MAX_LOST,
@@ -422,42 +385,17 @@ def _run_all(
         )
 
 
-def _next_round(trials: Sequence[Trial], interval: int) -> int:
-    """How many intervals no member has trained yet."""
-    reached = 0
-    for trial in trials:
-        if (newest := latest(Path(trial.folder) / "checkpoints")) is not None:
-            reached = max(reached, int(read_manifest(newest)["counters"]["timesteps_total"]))
-    return reached // interval + 1
+def _begun(trial: Trial, population: Population | None) -> tuple[Trial, int]:
+    """A trial as its process gets it, and the environment steps that it has trained before.
 
-
-def described(trial: Trial, population: Population | None = None) -> dict[str, Any]:
-    """What a trial's config has under RUN: the Trial; its whole `folder`, since its process may have another current folder; its
-    settings apart, with what a population has changed so far; `every`, the environment steps at which it waits for others, 0 if it
-    does not; and the names of the settings that a population changes."""
-    settings = copy.deepcopy(dict(trial.settings))
-    about: dict[str, Any] = {"trial": trial, "folder": Path(trial.folder).absolute(), "settings": settings}
-    if population is None:
-        return {**about, "every": 0, "perturbed": ()}
-    names = tuple(population.perturb)
-    if (newest := latest(Path(trial.folder) / "checkpoints")) is not None:
-        saved = read_manifest(newest)["config"]
-        settings |= {name: saved[name] for name in names}
-    return {**about, "every": population.interval, "perturbed": names}
-
-
-@contextlib.contextmanager
-def _interruptible(watch: _Watch) -> Iterator[None]:
-    """End all trials, with a checkpoint each, on Ctrl-C, SIGTERM or SIGHUP; on a second one at once."""
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if watch.interrupted:
-            raise KeyboardInterrupt
-        watch.interrupted = True
-        watch.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once, without.")
-
-    with signals_call(on_signal):
-        yield
+    Its folder has a whole path, since the process may have another current folder; its settings are those that a population has given it.
+    """
+    folder, settings, steps = Path(trial.folder).absolute(), dict(trial.settings), 0
+    if population is not None and (newest := latest(folder / "checkpoints")) is not None:
+        saved = read_manifest(newest)
+        settings |= {name: saved["config"][name] for name in population.perturb}
+        steps = int(saved["counters"]["timesteps_total"])
+    return replace(trial, folder=folder, settings=settings), steps
 
 
 def _silence() -> None:
@@ -477,18 +415,18 @@ def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], p
         ResourceError: names the first of them, and what it needs.
     """
     for trial in trials:
-        needed = request(trial.run, overlay(trial.below, trial.settings), trial.resources or {}).bundles
+        needed = reserved(trial).bundles
         if not _packs(needed, nodes):
-            total = {name: sum(bundle.get(name, 0.0) for bundle in needed) for name in ("CPU", "GPU")}
-            there = {name: sum(node.get(name, 0.0) for node in nodes) for name in total}
-            takes, has = (
-                " and ".join(f"{x:g} {name}" for name, x in amounts.items() if x or name == "CPU")
-                for amounts in (total, there)
-            )
             raise ResourceError(
-                f"{trial.name} can never run: it takes {takes}, and {place} has {has}. Give it fewer workers "
+                f"{trial.name} can never run: it takes {_total(needed)}, and {place} has {_total(nodes)}. Give it fewer workers "
                 "(num_workers), or a part of a CPU for each (num_cpus_per_worker)."
             )
+
+
+def _total(parts: Sequence[Mapping[str, float]]) -> str:
+    """Such as "4 CPU and 1 GPU": of bundles or of nodes together."""
+    totals = {name: sum(part.get(name, 0.0) for part in parts) for name in ("CPU", "GPU")}
+    return " and ".join(f"{x:g} {name}" for name, x in totals.items() if x or name == "CPU")
 
 
 def _packs(bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, float]]) -> bool:
@@ -501,7 +439,3 @@ def _packs(bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, 
         for name, x in bundle.items():
             place[name] -= x
     return True
-
-
-def _unfinished(trial: Trial) -> Ended:
-    return Ended(name=trial.name, folder=str(trial.folder), state="unfinished", reason="", result={})
