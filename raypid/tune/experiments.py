@@ -52,14 +52,12 @@ def run_planned(
     """Run experiments one after the other, and print how their trials ended; returns that, and the folders of the experiments that
     have not begun since Ctrl-C ended one before them."""
     found: list[Ended] = []
-    for number, (trials, out, population, address, most) in enumerate(planned, start=1):
+    for number, experiment in enumerate(planned, start=1):
         if resumed and len(planned) > 1 and not quiet:
-            print(f"Experiment {number} of {len(planned)}: {out}")
-        ended = run_trials(
-            trials, out, resumed=resumed, quiet=quiet, address=address, max_concurrent=most, population=population
-        )
+            print(f"Experiment {number} of {len(planned)}: {experiment.out}")
+        ended = run_trials(experiment, resumed=resumed, quiet=quiet)
         found += ended
-        text = finish(out, ended)
+        text = finish(experiment.out, ended)
         if not quiet:
             print(f"\n{text}")
         if any(one.state == "unfinished" for one in ended):  # Ctrl-C

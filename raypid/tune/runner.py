@@ -40,7 +40,7 @@ from raypid.storage.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.storage.outputs import ErrorFile, Unwritten, explained, replacing
 from raypid.storage.run_folder import TRAINING, RunFolder, known
 from raypid.sweep.board import Board, Ended
-from raypid.sweep.plan import PLAN, STATES, Trial, write_plan
+from raypid.sweep.plan import PLAN, STATES, Planned, Trial, write_plan
 from raypid.sweep.population import Population
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
@@ -284,27 +284,14 @@ def read_states(out: Path) -> dict[str, Ended]:
         return {str(name): Ended(**about) for name, about in read_json(file).items()}
 
 
-def run_trials(
-    trials: Sequence[Trial],
-    out: Path,
-    *,
-    resumed: bool = False,
-    quiet: bool = False,
-    address: str | None = None,
-    max_concurrent: int | None = None,
-    population: Population | None = None,
-) -> list[Ended]:
-    """Run trials side by side, as many as fit; returns how each ended, in their order.
+def run_trials(experiment: Planned, *, resumed: bool = False, quiet: bool = False) -> list[Ended]:
+    """Run the trials of an experiment side by side, as many as fit; returns how each ended, in their order.
 
     Ctrl-C (SIGTERM, SIGHUP) ends all that run with a checkpoint; called with `resumed`, they go on from there.
 
     Args:
-        trials: what to run.
-        out: the folder of the experiment.
+        experiment: without an address it runs on the cluster that RAY_ADDRESS names, or else Ray is started here.
         resumed: leave out those that have ended well before, and go on with the others.
-        address: of a Ray cluster. None: the one that RAY_ADDRESS names, or else Ray is started here.
-        max_concurrent: most trials at a time.
-        population: lets the trials learn from each other.
 
     Raises:
         ConfigError: a population of which some could not train beside the others.
@@ -314,9 +301,10 @@ def run_trials(
         ExploitError: a member of a population lacks something of what it took over, or its own settings.
         KeyboardInterrupt: a second Ctrl-C.
     """
-    if population is not None and (max_concurrent or math.inf) < len(trials):
+    trials, out, population, address, most = experiment
+    if population is not None and (most or math.inf) < len(trials):
         raise ConfigError(
-            f"The {len(trials)} members of a population wait for each other, so max_concurrent cannot be {max_concurrent}. Leave it out: as "
+            f"The {len(trials)} members of a population wait for each other, so max_concurrent cannot be {most}. Leave it out: as "
             "many train at a time as CPUs suffice for (resources: {cpu: ...} says how many each takes)."
         )
     out.mkdir(parents=True, exist_ok=True)
@@ -334,7 +322,7 @@ def run_trials(
                     board.note(note)
                 nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
                 _check_fits(left, nodes, "no node of the cluster")
-                _run_all(left, out, watch := _Watch(out, board, ended), max_concurrent, population)
+                _run_all(experiment._replace(trials=left), watch := _Watch(out, board, ended))
             finally:
                 backend.shutdown()
                 shutil.rmtree(out / _SCRATCH, ignore_errors=True)
@@ -350,14 +338,13 @@ _SCRATCH = ".tune"
 """Where Tune writes what it needs while it runs; in the experiment's folder, which all nodes must see."""
 
 
-def _run_all(
-    trials: Sequence[Trial], out: Path, watch: _Watch, max_concurrent: int | None, population: Population | None
-) -> None:
-    """Let Tune run them.
+def _run_all(experiment: Planned, watch: _Watch) -> None:
+    """Let Tune run the trials.
 
     Raises:
         KeyboardInterrupt: a second Ctrl-C.
     """
+    trials, out, population, _, most = experiment
     shutil.rmtree(out / _SCRATCH, ignore_errors=True)
     begun, evolution, shared = [_begun(trial, population) for trial in trials], None, {}
     if population is not None:
@@ -376,7 +363,7 @@ def _run_all(
             storage_path=str((out / _SCRATCH).resolve()),
             # those of a population: one for each member in use, one before
             checkpoint_config=tune.CheckpointConfig(num_to_keep=3),
-            max_concurrent_trials=max_concurrent,
+            max_concurrent_trials=most,
             reuse_actors=True,
             max_failures=MAX_LOST,
             raise_on_failed_trial=False,
