@@ -7,7 +7,6 @@ file descriptor its argument names. It ends when that does, so it never outlives
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -118,7 +117,7 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     settings, below = overlay({}, order["settings"]), overlay(order["below"], {})
     agent = Agent(resolve(RunRequest(run=order["run"], settings=settings, recorded=below, out=folder)))
     try:
-        extra: list[Point] = [tuple(order["before"] or _evaluation(agent))]
+        curve: list[Point] = [tuple(order["before"] or _evaluation(agent))]
         options = RunOptions(stop=order["stop"], checkpoint_interval=10**9, final_episodes=0, plot=order["keep"])
         run = Run(agent, options, Messages())
         run.begin()
@@ -127,24 +126,27 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
         too_long = _TooLong(f"its first iteration took longer than {most_s or 0:.2g} s")
         while not state:
             with within(None if agent.iteration else most_s, too_long):
-                run.advance(0.0)  # one iteration
+                result = run.advance(0.0)  # one iteration
+            if EVALUATION in result:
+                curve.append((result["time_total_s"], result[EVALUATION], result[INTERVAL]))
             if run.reason:
                 state = "goal" if run.reason.startswith("evaluation/") else "finished"
             elif search.poll():
                 state = _received(search)["state"]
-            elif _is_at(until, agent, run.result):
-                curve = _curve(agent, folder, extra)
+            elif _is_at(until, agent, result):
+                _refresh(curve, agent)
                 _say(search, event="moment", trial=order["trial"], until=until, curve=curve)
                 answer = _received(search)
                 until, state = answer["until"], answer["state"]
                 agent.control.reset(in_run=True, time_s=until)
-        curve = _curve(agent, folder, extra, fresh=state == "finished")
+        if state == "finished":
+            _refresh(curve, agent)
         if order["keep"] and state in ("finished", "goal"):
             run.end("the time of the trial is over")
         else:
             run.leave()
-        seconds = {"seconds": agent.time_total_s, "wall_s": time.monotonic() - began}
-        return {"curve": curve, "state": state, **seconds}
+        wall_s = time.monotonic() - began
+        return {"curve": curve, "state": state, "seconds": agent.time_total_s, "wall_s": wall_s}
     finally:
         agent.close()
 
@@ -172,17 +174,10 @@ def _evaluation(agent: Agent) -> Point:
     return agent.time_total_s, found["episode_reward_mean"], found["episode_reward_ci95"]
 
 
-def _curve(agent: Agent, folder: Path, extra: list[Point], *, fresh: bool = True) -> list[Point]:
-    """All evaluations so far, those in `extra` too. `fresh`: evaluates now if the last is old."""
-    from raypid.storage.run_folder import RunFolder
-
-    rows = [row for row in RunFolder(folder).results if EVALUATION in row]
-    ours = [(float(row["time_total_s"]), float(row[EVALUATION]), float(row[INTERVAL])) for row in rows]
-    points = sorted([*extra, *ours])
-    if fresh and points[-1][0] < FRESH * agent.time_total_s:
-        extra.append(_evaluation(agent))
-        points.append(extra[-1])
-    return [point for point in points if math.isfinite(point[1])]
+def _refresh(curve: list[Point], agent: Agent) -> None:
+    """Evaluate now if the last evaluation of a curve is old."""
+    if curve[-1][0] < FRESH * agent.time_total_s:
+        curve.append(_evaluation(agent))
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ class RunTrainable(AgentTrainable):
         run, self.current = self.current, None
         if run is not None:
             run.leave()
-        super()._leave()
+        super().cleanup()
         self._lock.close()
 
 

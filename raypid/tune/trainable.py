@@ -104,17 +104,13 @@ class AgentTrainable(Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take another trial's place in this process: with a new agent, so that every setting is in force."""
-        self._leave()
+        self.cleanup()
         go_home()
         self._build(new_config)
         return True
 
     def cleanup(self) -> None:
         """End workers and environments."""
-        self._leave()
-
-    def _leave(self) -> None:
-        """Close the agent, if there is one."""
         if (agent := self.__dict__.pop("agent", None)) is not None:
             agent.close()
 
