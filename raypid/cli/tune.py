@@ -62,7 +62,12 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if argv[:1] != ["tune"]:
         return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv), trust=False)
-    cls, name = _settings_of(argv)
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--run", nargs="?")
+    cls, name = Config, ""
+    with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
+        given = ALGORITHMS.canonical(early.parse_known_args(argv)[0].run or "")
+        cls, name = ALGORITHMS.get(given).Config, given
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has", argv)
     _add_options(groups["run"].add_argument)
     add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
@@ -94,18 +99,6 @@ def _add_options(add: Callable[..., object]) -> None:
     add("--quiet", action="store_true", help="print the answer only")
 
 
-def _settings_of(argv: Sequence[str]) -> tuple[type[Config], str]:
-    """The settings of the algorithm that `argv` names, and its name; those of every algorithm and "" if it names none."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", nargs="?")
-    name = early.parse_known_args(argv)[0].run
-    if isinstance(name, str):
-        with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-            name = ALGORITHMS.canonical(name)
-            return ALGORITHMS.get(name).Config, name
-    return Config, ""
-
-
 def main(options: argparse.Namespace) -> int:
     """Check everything, then search. Returns 0 when the report is written."""
     if not hasattr(os, "killpg"):
@@ -134,7 +127,7 @@ def main(options: argparse.Namespace) -> int:
             again = f"`raypid tune --resume {shlex.quote(str(out))}`"
             print(f"raypid: The search was ended. {again} goes on; what has ended stays.")
             return INTERRUPTED
-        proof = Proof.of(search)
+        proof = Proof(search)
         tuned, where = _save(search, proof, more["name"])
         page = write_report(search, proof, _commands(search, tuned, more["command"]))
     print(f"{proof}\n{where} The report: {page}")

@@ -53,7 +53,7 @@ _SAME_FOR_ALL = (
 )  # fmt: skip
 """Settings that say what is learned and how it is measured: trials that differ in them cannot be compared."""
 Kind: TypeAlias = Literal["search", "again", "found", "defaults"]
-State: TypeAlias = Literal["running", "finished", "goal", "stopped", "cut", "failed"]
+State: TypeAlias = Literal["running", "goal", "finished", "stopped", "cut", "failed"]
 FULL = ("finished", "goal")
 """States of runs that had their whole time, or did not need it."""
 Curve: TypeAlias = Sequence[Point]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator
 
 from raypid.report.plots import View, curves, draw
-from raypid.report.statistics import MIN_SEEDS, Difference, difference
+from raypid.report.statistics import MIN_SEEDS, difference
 from raypid.storage.outputs import explained, replacing
 from raypid.storage.run_folder import RunFolder
 from raypid.sweep.budget import shown_seconds
-from raypid.sweep.search import FULL, Search, TrialRun
+from raypid.sweep.search import FULL, Search, State
 
 REPORT, PICTURE = "report.md", "report.png"
 MIN_TRIALS = 12
@@ -31,36 +31,31 @@ _NUM_SHOWN = 10
 """Rows of the table."""
 
 
-@dataclass(slots=True)
 class Proof:
-    """The settings found beside the defaults, on fresh seeds that both have."""
+    """The settings found beside the defaults, on fresh seeds that both have.
 
-    found: list[TrialRun]
-    defaults: list[TrialRun]
-    seconds: float
-    """Of training that all these runs have, at which their scores are taken."""
-    scores: list[list[float]]
-    """Of `found`, of `defaults`."""
-    better: Difference | None
-    """By score; None without runs of both."""
-    failure: str = ""
-    """Why there are no runs of both, unless for want of time."""
+    Runs that ended, and those that were cut after more than half of their time, are compared by what all have.
+    """
 
-    @classmethod
-    def of(cls, search: Search) -> Proof:
-        """Compare runs that ended, and those that were cut after more than half of their time, by what all have."""
+    def __init__(self, search: Search) -> None:
         tried = search.of("found", "defaults")
         ran = [t for t in tried if t.state in FULL or t.seconds > search.plan.trial_s / 2]
         runs = {kind: {t.seed: t for t in ran if t.kind == kind and t.curve} for kind in ("found", "defaults")}
         seeds = sorted(runs["found"].keys() & runs["defaults"].keys())
-        found, defaults = ([runs[kind][seed] for seed in seeds] for kind in ("found", "defaults"))
-        seconds = min([search.plan.trial_s, *(t.seconds for t in (*found, *defaults) if t.state != "goal")])
-        scores = [[search.score(t, seconds) for t in side] for side in (found, defaults)]
-        better = difference([np.array(scores[0])], [np.array(scores[1])]) if seeds else None
-        failure = next((f"their runs on fresh seeds failed: {t.message}" for t in tried if t.state == "failed"), "")
+        self.found, self.defaults = ([runs[kind][seed] for seed in seeds] for kind in ("found", "defaults"))
+        ended = (t.seconds for t in (*self.found, *self.defaults) if t.state != "goal")
+        self.seconds = min([search.plan.trial_s, *ended])
+        """Of training that all these runs have, at which their scores are taken."""
+        self.scores = [[search.score(t, self.seconds) for t in side] for side in (self.found, self.defaults)]
+        """Of `found`, of `defaults`."""
+        self.better = difference(*([np.array(scores)] for scores in self.scores)) if seeds else None
+        """By score; None without runs of both."""
+        self.failure = next(
+            (f"their runs on fresh seeds failed: {t.message}" for t in tried if t.state == "failed"), ""
+        )
+        """Why there are no runs of both, unless for want of time."""
         if search.found is None:
-            failure = "no trial with other settings came far enough to be judged"
-        return cls(found, defaults, seconds, scores, better, failure)
+            self.failure = "no trial with other settings came far enough to be judged"
 
     @property
     def verdict(self) -> Literal["better", "worse", "cannot tell"]:
@@ -81,9 +76,8 @@ class Proof:
             return f"{cannot} {self.failure or 'no run on fresh seeds has ended in time'}."
         d, seeds = self.better, len(self.found)
         how = f"{d.estimate:+.4g} in score on {_count(seeds, 'fresh seed')}"
-        if not math.isfinite(d.low):
-            return f"{cannot} {how}, and one seed says nothing of others."
-        how += f", 95% interval {d.low:+.4g} to {d.high:+.4g}"
+        if math.isfinite(d.low):  # which takes two seeds
+            how += f", 95% interval {d.low:+.4g} to {d.high:+.4g}"
         if self.verdict == "cannot tell":
             few = f" (with fewer than {MIN_SEEDS} seeds nothing is called sure)" if seeds < MIN_SEEDS else ""
             return f"{cannot} {how}{few}."
@@ -112,21 +106,17 @@ def importances(search: Search) -> dict[str, float]:
 
     Only settings are named that matter more than any one does in orders by chance: without an effect, that is so in 1 of 20 searches.
     """
-    judged = search.ranked()
-    if len(judged) < MIN_TRIALS:
+    ranked = search.ranked()
+    if len(ranked) < MIN_TRIALS:
         return {}
     trials = {trial.number: trial for trial in search.study.get_trials(deepcopy=False)}
-    tried = [trials[run.candidate] for run in judged]
+    tried = [trials[run.candidate] for run in ranked]
 
     def measured(order: Sequence[int]) -> dict[str, float]:
-        values = zip(tried, order, strict=True)
         study = optuna.create_study()
-        study.add_trials(
-            [
-                optuna.trial.create_trial(params=t.params, distributions=t.distributions, value=float(v))
-                for t, v in values
-            ]
-        )
+        for t, value in zip(tried, order, strict=True):
+            judged = optuna.trial.create_trial(params=t.params, distributions=t.distributions, value=float(value))
+            study.add_trial(judged)
         return PedAnovaImportanceEvaluator(target_quantile=_TOP).evaluate(study)
 
     rng = np.random.default_rng(0)
@@ -155,20 +145,16 @@ def write_report(search: Search, proof: Proof, commands: Sequence[tuple[str, str
 
 def _page(search: Search, proof: Proof, commands: Sequence[tuple[str, str]]) -> list[str]:
     task, plan, ended = search.task, search.plan, search.of("search")
-    goal = (
-        ""
-        if task.goal is None
-        else f" Returns count up to {task.goal:g}, and a run that has reached it stands there for the rest."
-    )
-    states = {
-        state: sum(run.state == state for run in ended) for state in ("goal", "finished", "stopped", "cut", "failed")
-    }
+    goal, states = "", [run.state for run in ended]
+    if task.goal is not None:
+        goal = f" Returns count up to {task.goal:g}, and a run that has reached it stands there for the rest."
+    counts = [f"{states.count(state)} {state}" for state in get_args(State) if state in states]
     matter = ", ".join(f"`{name}` ({share:.2g})" for name, share in importances(search).items())
     lines = [
         f"# {task.run} on {task.fixed['env']}: a search of {_count(len(ended), 'trial')}", "", f"**{proof}**", "",
         f"The score is the mean return over the first {shown_seconds(plan.trial_s)} of training: what a user has who wants the most "
         f"return soon.{goal}", "",
-        f"Trials: {', '.join(f'{num} {state}' for state, num in states.items() if num)}. They were judged from "
+        f"Trials: {', '.join(counts)}. They were judged from "
         f"{shown_seconds(plan.rungs[search.first_rung or 0])} of training on. The search took {shown_seconds(search.elapsed_s)} of a budget of "
         f"{shown_seconds(plan.budget_s)}, with {plan.concurrent} at a time.", "",
         f"Settings that mattered (importance by PED-ANOVA): {matter or 'cannot tell'}.", "",

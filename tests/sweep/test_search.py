@@ -228,7 +228,7 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
 def test_the_page_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raypid.sweep.search_report._draw", lambda *_: None)  # there are no folders of runs
     search, _ = run_search(tmp_path, Formula())
-    proof = Proof.of(search)
+    proof = Proof(search)
     assert proof.better is not None and len(proof.found) == budget.MAX_FRESH
     page = write_report(search, proof, [("train", "raypid train --tuned x")]).read_text()
     assert str(proof) in page and "raypid train --tuned x" in page and "`lr`" in page
@@ -239,7 +239,7 @@ def test_the_page_says_what_was_found(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_worse_than_the_defaults_is_not_worth_a_name(tmp_path: Path) -> None:
     search, _ = run_search(tmp_path, Formula(bad=200.0))
-    proof = Proof.of(search)
+    proof = Proof(search)
     assert "are worse than the defaults" in str(proof) and not proof.is_worth_saving
 
 
@@ -247,10 +247,10 @@ def test_runs_of_the_proof_are_compared_after_the_same_time(tmp_path: Path) -> N
     search, _ = run_search(tmp_path, Formula())
     cut = search.of("found")[0]
     cut.state, cut.seconds, cut.scores = "cut", 6.0, []
-    proof = Proof.of(search)
+    proof = Proof(search)
     assert proof.seconds == 6.0 and len(proof.found) == budget.MAX_FRESH and cut in proof.found
     cut.seconds = 1.0
-    proof = Proof.of(search)
+    proof = Proof(search)
     assert proof.seconds == PLAN.trial_s and len(proof.found) == len(proof.defaults) == budget.MAX_FRESH - 1
 
 
