@@ -85,21 +85,16 @@ def check_population(population: Population, members: int) -> None:
     Raises:
         ConfigError: too few members, a setting that cannot change, or numbers that do not fit.
     """
-    if members < 2:
-        raise ConfigError(
-            f"A population has at least 2 members, not {members}: set num_samples, or repeat, to 4 or more."
-        )
     check_values(population, "population.")
-    for name in population.perturb:
-        if name.partition(".")[0] in FIXED:
-            raise ConfigError(
-                f"{name} cannot change while a run goes on: give it one value, or a grid_search without a population."
-            )
-    if not population.perturb:
-        raise ConfigError(
-            "A population changes the settings that have a distribution in config, such as lr: {loguniform: [1e-5, 1e-2]}, and none has one."
-        )
-    if not 0 < population.quantile <= 0.5:
-        raise ConfigError(f"population.quantile lies above 0 and at most at 0.5, not at {population.quantile:g}.")
-    if len(population.factors) != 2 or not all(0 < factor < 100 for factor in population.factors):
-        raise ConfigError(f"population.factors are two numbers above 0, not {list(population.factors)}.")
+    p, fixed = population, [name for name in population.perturb if name.partition(".")[0] in FIXED]
+    problems = {
+        f"A population has at least 2 members, not {members}: set num_samples, or repeat, to 4 or more.": members < 2,
+        f"{', '.join(fixed)} cannot change while a run goes on: give one value, or a grid_search without a population.": fixed,
+        "A population changes the settings that have a distribution in config, such as lr: {loguniform: [1e-5, 1e-2]}, and none has one.":
+            not p.perturb,
+        f"population.quantile lies above 0 and at most at 0.5, not at {p.quantile:g}.": not 0 < p.quantile <= 0.5,
+        f"population.factors are two numbers above 0, not {list(p.factors)}.": len(p.factors) != 2 or not all(0 < x < 100 for x in p.factors),
+    }  # fmt: skip
+    for problem, is_there in problems.items():
+        if is_there:
+            raise ConfigError(problem)

@@ -163,23 +163,17 @@ def share(run: str, settings: Mapping[str, object], resources: Mapping[str, floa
         ConfigError: the trial has less than it needs.
     """
     config = ALGORITHMS.get(run).Config().replace(settings)
-    found: dict[str, object] = {}
-    if GPUS in resources and "num_gpus" not in settings:
-        found["num_gpus"] = resources[GPUS]
-    if not config.on_ray:
-        if config.num_threads is None and "num_threads" not in settings:
-            found["num_threads"] = max(1, int(resources.get(CPUS, 1)))
-        return found
-    if CPUS in resources and "num_cpus_per_worker" not in settings:
-        left = resources[CPUS] - resources.get(DRIVER_CPUS, 0) - config.num_learners
-        num = max(1, config.num_workers)
+    found: dict[str, object] = {"num_gpus": resources[GPUS]} if GPUS in resources else {}
+    if config.on_ray and CPUS in resources and "num_cpus_per_worker" not in settings:
+        driver, num = resources.get(DRIVER_CPUS, 0), max(1, config.num_workers)
+        left = resources[CPUS] - driver - config.num_learners
         if left <= 0:
             raise ConfigError(
-                f"resources leave no CPU to {num} workers: of cpu {resources[CPUS]:g}, driver_cpu_limit takes "
-                f"{resources.get(DRIVER_CPUS, 0):g} and learners {config.num_learners}."
+                f"resources leave no CPU to {num} workers: of cpu {resources[CPUS]:g}, driver_cpu_limit takes {driver:g} and learners "
+                f"{config.num_learners}."
             )
         found["num_cpus_per_worker"] = min(1.0, int(1000 * left / num) / 1000)
-    return found
+    return {name: value for name, value in found.items() if name not in settings}
 
 
 def trainable(
