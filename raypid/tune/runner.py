@@ -35,7 +35,7 @@ from raypid.runtime.ray import RayBackend
 from raypid.runtime.ray_parcel import node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.settings.address import chosen
-from raypid.settings.config import ConfigError, overlay
+from raypid.settings.config import ConfigError
 from raypid.storage.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.storage.outputs import ErrorFile, Unwritten, explained, replacing
 from raypid.storage.run_folder import TRAINING, RunFolder, known
@@ -44,7 +44,7 @@ from raypid.sweep.plan import PLAN, STATES, Planned, Trial, write_plan
 from raypid.sweep.population import Population
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
 from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
-from raypid.tune.trainable import AgentTrainable, carrying, request, share
+from raypid.tune.trainable import AgentTrainable, carrying, reserved, share
 
 REPORT_S = 1.0
 """Seconds of training between two reports of a trial."""
@@ -62,11 +62,6 @@ class _Messages(Progress):
         self.texts.append(text)
 
 
-def reserved(trial: Trial) -> tune.PlacementGroupFactory:
-    """What a trial's own settings and resources ask for."""
-    return request(trial.run, overlay(trial.below, trial.settings), trial.resources or {})
-
-
 class RunTrainable(AgentTrainable):
     """A trial of an experiment: a run with a folder. Its config is a Trial with a whole path."""
 
@@ -78,7 +73,8 @@ class RunTrainable(AgentTrainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        return reserved(config[RUN])
+        trial: Trial = config[RUN]
+        return reserved(trial.request(), trial.resources or {})
 
     def _build(self, config: Mapping[str, Any]) -> None:
         """Take the config. The run begins with the first step, since a checkpoint may be given before."""
@@ -141,8 +137,7 @@ class RunTrainable(AgentTrainable):
         else:
             if checkpoint is None:
                 clear_folder(folder)
-            shared = share(trial.run, overlay(trial.below, trial.settings), trial.resources or {})
-            self.agent = Agent(resolve(trial.request(**shared)))
+            self.agent = Agent(resolve(share(trial.request(), trial.resources or {})))
         self.agent.listen(self.exploits)
         steps = {"checkpoint_steps": self.every} if self.every else {}
         by_time = self.agent.config.evaluation_interval is None
@@ -402,7 +397,7 @@ def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], p
         ResourceError: names the first of them, and what it needs.
     """
     for trial in trials:
-        needed = reserved(trial).bundles
+        needed = reserved(trial.request(), trial.resources or {}).bundles
         if not _packs(needed, nodes):
             raise ResourceError(
                 f"{trial.name} can never run: it takes {_total(needed)}, and {place} has {_total(nodes)}. Give it fewer workers "

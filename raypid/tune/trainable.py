@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from raypid.run.evaluation import never
 from raypid.run.placement import bundles
 from raypid.run.resolve import resolve, tuned_settings
 from raypid.runtime.ray_parcel import Carried, enter_folder
-from raypid.settings.config import ConfigError, canonical, overlay
+from raypid.settings.config import Config, ConfigError, canonical, overlay
 from raypid.settings.request import RunRequest
 from raypid.tune.exploit import Exploits, write_fingerprints
 
@@ -56,7 +57,7 @@ class AgentTrainable(Trainable):
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """A bundle for the trial's own process, and one for each worker and each learner."""
-        return request(cls.run, cls._settings(config), cls.resources)
+        return reserved(cls._request(config), cls.resources)
 
     def setup(self, config: dict[str, Any]) -> None:
         """Build the agent.
@@ -117,16 +118,16 @@ class AgentTrainable(Trainable):
     # -- the agent -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def _settings(cls, config: Mapping[str, Any]) -> dict[str, object]:
-        """The settings that a trial's config has."""
-        return {canonical(key): value for key, value in config.items()}
+    def _request(cls, config: Mapping[str, Any]) -> RunRequest:
+        """The run that a trial's config asks for."""
+        settings = {canonical(key): value for key, value in config.items()}
+        below = tuned_settings(cls.run, settings.get("env")) if cls.tuned else {}
+        return RunRequest(run=cls.run, settings=overlay({}, settings), recorded=overlay(below, {}))
 
     def _build(self, config: Mapping[str, Any]) -> None:
-        settings = self._settings(config)
-        _find_env(settings.get("env"))
-        below = tuned_settings(self.run, settings.get("env")) if self.tuned else {}
-        below = overlay(share(self.run, settings, self.resources), below)
-        request = RunRequest(run=self.run, settings=overlay({}, settings), recorded=below, out=Path(self.logdir))
+        request = self._request(config)
+        _find_env(request.settings.get("env"))
+        request = replace(share(request, self.resources), out=Path(self.logdir))
         self.agent = Agent(resolve(request))
         self.exploits = Exploits(Path(self.logdir))
         self.agent.listen(self.exploits)
@@ -146,25 +147,24 @@ def _find_env(env: object) -> None:
         ENVS.register(env, _global_registry.get(ENV_CREATOR, env))
 
 
-def request(run: str, settings: Mapping[str, object], resources: Mapping[str, float]) -> PlacementGroupFactory:
+def reserved(request: RunRequest, resources: Mapping[str, float]) -> PlacementGroupFactory:
     """What a trial reserves."""
-    given = share(run, settings, resources)
-    config = ALGORITHMS.get(run).Config().replace(overlay(given, settings))
-    reserved = bundles(config)
+    config = _config_of(share(request, resources))
+    parts = bundles(config)
     if DRIVER_CPUS in resources or (CPUS in resources and not config.on_ray):
-        reserved[0]["CPU"] = float(resources.get(DRIVER_CPUS, resources.get(CPUS, 1)))
-    return PlacementGroupFactory([{k: x for k, x in bundle.items() if x} for bundle in reserved], strategy="PACK")
+        parts[0]["CPU"] = float(resources.get(DRIVER_CPUS, resources.get(CPUS, 1)))
+    return PlacementGroupFactory([{k: x for k, x in part.items() if x} for part in parts], strategy="PACK")
 
 
-def share(run: str, settings: Mapping[str, object], resources: Mapping[str, float]) -> dict[str, object]:
-    """The settings that share out what `resources` gives to a trial, where `settings` do not say it.
+def share(request: RunRequest, resources: Mapping[str, float]) -> RunRequest:
+    """Lay below the settings of a run those that share out what `resources` gives to its trial.
 
     Raises:
         ConfigError: the trial has less than it needs.
     """
-    config = ALGORITHMS.get(run).Config().replace(settings)
+    config = _config_of(request)
     found: dict[str, object] = {"num_gpus": resources[GPUS]} if GPUS in resources else {}
-    if config.on_ray and CPUS in resources and "num_cpus_per_worker" not in settings:
+    if config.on_ray and CPUS in resources and "num_cpus_per_worker" not in {**request.recorded, **request.settings}:
         driver, num = resources.get(DRIVER_CPUS, 0), max(1, config.num_workers)
         left = resources[CPUS] - driver - config.num_learners
         if left <= 0:
@@ -173,7 +173,13 @@ def share(run: str, settings: Mapping[str, object], resources: Mapping[str, floa
                 f"{config.num_learners}."
             )
         found["num_cpus_per_worker"] = min(1.0, int(1000 * left / num) / 1000)
-    return {name: value for name, value in found.items() if name not in settings}
+    return replace(request, recorded=overlay(found, request.recorded))
+
+
+def _config_of(request: RunRequest) -> Config:
+    laid = overlay(request.recorded, request.settings)
+    config: Config = ALGORITHMS.get(str(request.run)).Config().replace(laid)
+    return config
 
 
 def trainable(

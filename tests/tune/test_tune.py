@@ -86,10 +86,13 @@ def test_tune_saves_restores_and_runs_by_name_within_a_trials_resources(ray_sess
 
 
 def test_a_trial_reserves_what_its_run_needs() -> None:
-    from raypid.tune.trainable import request
+    from raypid.settings.config import overlay
+    from raypid.settings.request import RunRequest
+    from raypid.tune.trainable import reserved
 
     def bundles(settings: dict[str, object], resources: dict[str, float] | None = None) -> list[dict[str, float]]:
-        factory = request("PPO", {"env": "CartPole-v1", **settings}, resources or {})
+        asked = RunRequest(run="PPO", settings=overlay({"env": "CartPole-v1"}, settings))
+        factory = reserved(asked, resources or {})
         return [{}] * factory.head_bundle_is_empty + factory.bundles
 
     assert bundles({}) == [{"CPU": 1}]
