@@ -30,11 +30,12 @@ from raypid.settings.config import Config, ConfigError, canonical
 from raypid.storage.checkpoint import refusing
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.outputs import Unwritten, explained
+from raypid.storage.run_folder import EVALUATION
 from raypid.sweep import budget as b
 from raypid.sweep.budget import Plan
 from raypid.sweep.processes import Event, TrialProcesses
 from raypid.sweep.space import SearchSpace, at, distributions, dotted, fixed_by, sample, search_space, units
-from raypid.sweep.trial_process import EVALUATION, Point
+from raypid.sweep.trial_process import Point
 
 JOURNAL = "study.log"
 FORMAT = 2

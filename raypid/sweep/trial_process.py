@@ -6,24 +6,32 @@ file descriptor its argument names. It ends when that does, so it never outlives
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import sys
 import time
 import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from raypid.envs.closing import end_by_parent, within
+from raypid.envs.errors import EnvError
+from raypid.errors import HEAD, Diverged, UserError
+from raypid.plugins.project import find_project
+from raypid.report.panel import Messages
+from raypid.run.agent import Agent
+from raypid.run.resolve import resolve
+from raypid.run.run import Run, RunOptions
+from raypid.runtime.resources import num_cores, num_gpus
 from raypid.settings.config import is_none, overlay
+from raypid.settings.request import RunRequest
+from raypid.storage.outputs import Unwritten
+from raypid.storage.ownership import put_on_path
+from raypid.storage.run_folder import EVALUATION
 from raypid.sweep.budget import LATE
 
-if TYPE_CHECKING:
-    from raypid.run.agent import Agent
-
-EVALUATION = "evaluation/episode_reward_mean"
 INTERVAL = "evaluation/episode_reward_ci95"
 FRESH = 0.9
 """An evaluation counts as that of a moment if it is not older than this part of its seconds."""
@@ -32,22 +40,16 @@ Point: TypeAlias = tuple[float, float, float]
 
 
 def main() -> None:
-    """Run trials until the search ends."""
+    """Run trials until the search ends, and with it the connection."""
     end_by_parent()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    from raypid.plugins.project import find_project
-    from raypid.storage.ownership import put_on_path
-
     put_on_path([])
     find_project(Path.cwd())
-    import raypid.run.run  # noqa: F401  # before the clock of the first trial starts
-
     search: Connection = Connection(int(sys.argv[1]))
-    while True:
-        order = _received(search)
-        if order["do"] == "trial":  # else it crossed the end of the trial before
-            _trial(order, search)
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            order = _received(search)
+            if order["do"] == "trial":  # else it crossed the end of the trial before
+                _trial(order, search)
 
 
 def _say(search: Connection, **event: object) -> None:
@@ -55,15 +57,8 @@ def _say(search: Connection, **event: object) -> None:
 
 
 def _received(search: Connection) -> dict[str, Any]:
-    """What the search says next.
-
-    Raises:
-        SystemExit: it has ended.
-    """
-    try:
-        message: dict[str, Any] = json.loads(search.recv_bytes())
-    except (EOFError, ConnectionError):
-        raise SystemExit from None
+    """What the search says next."""
+    message: dict[str, Any] = json.loads(search.recv_bytes())
     return message
 
 
@@ -85,8 +80,6 @@ def _trial(order: Mapping[str, Any], search: Connection) -> None:
 
 def _traceback(error: BaseException) -> str:
     """What a user sees of an error: the traceback of their own code, where its message begins with that."""
-    from raypid.errors import HEAD
-
     if str(error).startswith(HEAD):
         return str(error).rpartition("\nraypid: ")[0]
     return "".join(traceback.format_exception(error))
@@ -94,22 +87,12 @@ def _traceback(error: BaseException) -> str:
 
 def _kind(error: BaseException) -> str:
     """What has failed, as an event says it (`raypid.sweep.search.BY_SETTINGS`)."""
-    from raypid.envs.errors import EnvError
-    from raypid.errors import Diverged, UserError
-    from raypid.storage.outputs import Unwritten
-
     kinds = {_TooLong: "slow", EnvError: "error", UserError: "user", Unwritten: "unwritten", Diverged: "diverged"}
     return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "error")
 
 
 def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     """Train to the moments that the search names; at each say what was reached. Returns how the trial ended, and its curve."""
-    from raypid.report.panel import Messages
-    from raypid.run.agent import Agent
-    from raypid.run.resolve import resolve
-    from raypid.run.run import Run, RunOptions
-    from raypid.settings.request import RunRequest
-
     began = time.monotonic()
     folder, until, state = Path(order["folder"]), order["until"], ""
     if order["on_ray"]:
@@ -162,7 +145,6 @@ def _hold_ray(settings: Mapping[str, Any]) -> None:
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         return
     from raypid.runtime.ray import RayBackend
-    from raypid.runtime.resources import num_cores, num_gpus
 
     address, cpus = (None if is_none(settings.get(name)) else settings[name] for name in ("address", "num_cpus"))
     RayBackend(address, num_cpus=cpus or num_cores(), num_gpus=num_gpus())
