@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -124,9 +125,7 @@ class Task:
 
     def default(self, name: str) -> object:
         """The value of a setting where no trial says otherwise."""
-        value: object = self.config
-        for part in name.split("."):
-            value = getattr(value, part)
+        value = attrgetter(name)(self.config)
         return list(value) if isinstance(value, tuple) else value
 
 
@@ -155,11 +154,6 @@ class TrialRun:
     """Seconds of everything from its order to its end; 0 if it was killed."""
     ended_at: float = 0.0
     """Seconds of the search when it ended."""
-
-    @property
-    def last_return(self) -> float:
-        """The newest evaluation."""
-        return self.curve[-1][1] if self.curve else math.nan
 
 
 def mean_return(curve: Curve, seconds: float, goal: float | None = None) -> float:
@@ -272,8 +266,7 @@ class Search:
     def __init__(
         self, task: Task, plan: Plan, out: Path, processes: TrialProcesses, tell: Callable[[str], None], below: Mapping[str, object]
     ) -> None:  # fmt: skip
-        self.task, self.plan, self.out, self.processes, self.tell = task, plan, out, processes, tell
-        self.below = dict(below)
+        self.task, self.plan, self.out, self.processes, self.tell, self.below = task, plan, out, processes, tell, below
         repair_journal(out)
         self.study, self.proof = open_study(out, "search"), open_study(out, "proof")
         self.runs = {**runs_of(self.study), **runs_of(self.proof)}
@@ -283,7 +276,6 @@ class Search:
         """The first rung at which trials are judged; None until it is known when the defaults have learned."""
         self._trials: dict[str, optuna.Trial] = {}
         """Optuna's trials of the runs under way, by their folders."""
-        self._distributions = distributions(task.space)
         self._proof_s = plan.trial_s
         """Seconds of training of each run of the proof."""
         self._began = time.monotonic() - max((run.ended_at for run in self.runs.values()), default=0.0)
@@ -353,7 +345,7 @@ class Search:
         waiting = self.study.get_trials(deepcopy=False, states=[TrialState.WAITING])
         if not waiting and len(tried) >= self.plan.trials:
             return None
-        trial = self.study.ask(self._distributions)
+        trial = self.study.ask(distributions(self.task.space))
         about = {"candidate": trial.number, "seed": self.task.seed, **trial.user_attrs}
         if "settings" not in about:
             about["settings"] = self.task.settings(trial.params)

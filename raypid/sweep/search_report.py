@@ -91,7 +91,7 @@ def reached(search: Search, proof: Proof) -> str:
     shown = {"cannot tell": "not shown to be better than the defaults"}.get(
         proof.verdict, f"{proof.verdict} than the defaults"
     )
-    returns = [t.last_return for t in proof.found]
+    returns = [t.curve[-1][1] for t in proof.found]
     goal, seeds = search.task.goal, _count(len(returns), "seed")
     if goal is None:
         return f"{np.mean(returns):.4g} after {shown_seconds(proof.seconds)} (mean of {seeds}), {shown}"
@@ -170,7 +170,7 @@ def _page(search: Search, proof: Proof, commands: Sequence[tuple[str, str]]) -> 
     for name, runs, values in zip(("found", "defaults"), (proof.found, proof.defaults), proof.scores, strict=True):
         if runs:
             seeds = ", ".join(str(run.seed) for run in runs)
-            ends = f"{np.mean([run.last_return for run in runs]):.5g}"
+            ends = f"{np.mean([run.curve[-1][1] for run in runs]):.5g}"
             lines += ["", f"- {name}, fresh seeds {seeds}: score {np.mean(values):.5g}, return at the end {ends}"]
     lines += ["", "```", *(line for what, command in commands for line in (f"# {what}", command)), "```"]
     return lines
