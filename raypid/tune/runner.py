@@ -113,8 +113,9 @@ class RunTrainable(AgentTrainable):
         score, steps = self._score(result), run.agent.timesteps
         if self.outcome is None:
             return self._report(score, steps, result)
-        result = self.outcome.result or next(reversed(RunFolder(self.trial.folder).results), {})
-        return self._report(score, steps, result, done=True, reason=self.outcome.reason, final=self.outcome.final)
+        saved = [{}, *RunFolder(self.trial.folder).results]  # of a run that had reached its end before its process did
+        last = self.outcome.result or saved[-1]
+        return self._report(score, steps, last, done=True, reason=self.outcome.reason, final=self.outcome.final)
 
     def _report(self, score: float, steps: int, result: Mapping[str, Any], **more: object) -> dict[str, Any]:
         """What Tune, its scheduler and `_Watch` read."""
@@ -139,10 +140,9 @@ class RunTrainable(AgentTrainable):
                 clear_folder(folder)
             self.agent = Agent(resolve(share(trial.request(), trial.resources or {})))
         self.agent.listen(self.exploits)
-        steps = {"checkpoint_steps": self.every} if self.every else {}
         by_time = self.agent.config.evaluation_interval is None
-        if self.every and by_time:  # members are compared by the weights that each has at the end of an interval
-            steps["evaluation_steps"] = self.every
+        # members are compared by the weights that each has at the end of an interval
+        steps = {"checkpoint_steps": self.every or None, "evaluation_steps": self.every if by_time else 0}
         if checkpoint is not None:
             self.agent.restore(checkpoint)
             record = self.exploits.check(self.agent, checkpoint, trial.name, self.perturbed)
