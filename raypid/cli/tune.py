@@ -71,9 +71,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has", argv)
     _add_options(groups["run"].add_argument)
     add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
-    parser.epilog = (
-        f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms has their ranges."
-    )
+    parser.epilog = f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms their ranges."
 
 
 def _add_options(add: Callable[..., object]) -> None:
@@ -102,9 +100,7 @@ def _add_options(add: Callable[..., object]) -> None:
 def main(options: argparse.Namespace) -> int:
     """Check everything, then search. Returns 0 when the report is written."""
     if not hasattr(os, "killpg"):
-        raise ConfigError(
-            "raypid tune needs Linux or macOS, on Windows WSL 2: it ends trials by their groups of processes."
-        )
+        raise ConfigError("raypid tune needs Linux or macOS, on Windows WSL 2: it ends groups of processes.")
     need({"optuna": "raypid tune"})
     from raypid.sweep.processes import TrialProcesses
     from raypid.sweep.search import Search, write_search
@@ -162,9 +158,7 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
     on_ray, cores = task.config.on_ray, num_cores()
     concurrent = options.concurrent or _concurrent(task.config)
     if not on_ray and concurrent > cores:
-        print(
-            f"raypid: {concurrent} trials at a time share {cores} cores: each is slower than a run of its own would be."
-        )
+        print(f"raypid: {concurrent} trials at a time share {cores} cores: each is slower than a run of its own.")
     budget_s, turn_s = read_seconds(options.budget or _BUDGET), RAY_TURN_S if on_ray else TURN_S
     plan = make_plan(options.trials or _TRIALS, budget_s, concurrent, stop.get(SECONDS), turn_s)
     name = options.name or saved_settings.free_name(f"{options.run}-{given['env']}")
@@ -172,9 +166,7 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))
     there = (out / JOURNAL).exists() and read_search(out) and runs_of(open_study(out, "search"))
     if there and any(run.state != "failed" for run in there.values()):
-        raise ConfigError(
-            f"{out} holds another search. Go on with it (--resume {shlex.quote(str(out))}), or choose another --out."
-        )
+        raise ConfigError(f"{out} holds a search. Resume it (--resume {shlex.quote(str(out))}), or give another --out.")
     for told in renamed(given):
         print(f"raypid: {told}.")
     return task, plan, out, {"name": name, "command": _repeating(options.argv)}

@@ -7,7 +7,6 @@ side by side. Both are studies in the folder's journal, which `optuna-dashboard`
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,9 +83,7 @@ class Task:
             UserError: the message says what does not fit.
         """
         if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(
-                f"The seed of a search lies in [0, {MAX_SEED}], not {self.seed}: higher ones are for the proof."
-            )
+            raise ConfigError(f"The seed of a search lies in [0, {MAX_SEED}], not {self.seed}: the proof has the rest.")
         if "seed" in self.fixed:
             raise ConfigError("seed is no setting of a search, which needs many: give it --seed.")
         self.fixed = dotted(self.fixed)
@@ -95,9 +92,7 @@ class Task:
             if isinstance(value, Mapping) and name in _SAME_FOR_ALL:
                 raise ConfigError(f"{name} cannot be searched: trials that differ in it cannot be compared.")
             if name in self.fixed and self.fixed[name] != value:
-                raise ConfigError(
-                    f"{name} is given for every trial ({json.dumps(self.fixed[name])}) and in the search space: leave one out."
-                )
+                raise ConfigError(f"{name} is given for every trial and in the search space: leave one out.")
         self.fixed |= fixed_by(self.overrides)
         self.config: Config = resolve_config(self.run, {**self.fixed, "seed": self.seed})
         callbacks_of(self.config.callbacks)
@@ -383,9 +378,7 @@ class Search:
         """
         ranked = self.ranked()
         if not ranked:
-            raise RuntimeError(
-                f"No trial has come far enough to be judged: give a longer --budget, or see {self.out} for failures."
-            )
+            raise RuntimeError(f"No trial came far enough to be judged: give a longer --budget, or see {self.out}.")
         tried = [run for run in ranked if run.settings]
         scores = {run.folder: self.again(run) for run in tried}
         return max(tried, key=lambda run: (len(scores[run.folder]), np.mean(scores[run.folder] or 0.0)), default=None)
@@ -555,10 +548,8 @@ class Search:
             return
         self._num_failed += 1
         if self._num_failed == MAX_FAILED:
-            message = (
-                f"The last {MAX_FAILED} trials have failed, so the search ends. The last: {run.message} See {self.out}."
-            )
-            raise CodeError(f"{text}\nraypid: {message}") if text else RuntimeError(message)
+            said = f"The last {MAX_FAILED} trials failed, so the search ends. The last: {run.message} See {self.out}."
+            raise CodeError(f"{text}\nraypid: {said}") if text else RuntimeError(said)
         if text and not self._told_traceback:
             self._told_traceback = True
             self.tell(text)

@@ -50,9 +50,7 @@ class Proof:
         """Of `found`, of `defaults`."""
         self.better = difference(*([np.array(scores)] for scores in self.scores)) if seeds else None
         """By score; None without runs of both."""
-        self.failure = next(
-            (f"their runs on fresh seeds failed: {t.message}" for t in tried if t.state == "failed"), ""
-        )
+        self.failure = next((f"runs on fresh seeds failed: {t.message}" for t in tried if t.state == "failed"), "")
         """Why there are no runs of both, unless for want of time."""
         if search.found is None:
             self.failure = "no trial with other settings came far enough to be judged"
@@ -88,16 +86,16 @@ def reached(search: Search, proof: Proof) -> str:
     """What the settings found have reached on fresh seeds and whether the defaults are worse, for `raypid list tuned`."""
     if not proof.found:
         return "not measured on fresh seeds"
-    shown = {"cannot tell": "not shown to be better than the defaults"}.get(
-        proof.verdict, f"{proof.verdict} than the defaults"
-    )
+    shown = "not shown to be better" if proof.verdict == "cannot tell" else proof.verdict
     returns = [t.curve[-1][1] for t in proof.found]
     goal, seeds = search.task.goal, _count(len(returns), "seed")
     if goal is None:
-        return f"{np.mean(returns):.4g} after {shown_seconds(proof.seconds)} (mean of {seeds}), {shown}"
+        return (
+            f"{np.mean(returns):.4g} after {shown_seconds(proof.seconds)} (mean of {seeds}), {shown} than the defaults"
+        )
     there = [t.seconds for t in proof.found if t.state == "goal"]
     text = f"{goal:g} in {np.median(there):.2g} s" if there else f"{goal:g} not reached: {max(returns):.4g} at best"
-    return f"{text} ({len(there)} of {seeds}), {shown}"
+    return f"{text} ({len(there)} of {seeds}), {shown} than the defaults"
 
 
 def importances(search: Search) -> dict[str, float]:

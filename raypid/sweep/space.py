@@ -75,9 +75,7 @@ def search_space(
     wanted = [canonical(name) for name in only] or list(space)
     for name in wanted:
         if name in given:
-            raise ConfigError(
-                f"{name} is given for every trial, so it cannot be searched: leave that out, or name others in only."
-            )
+            raise ConfigError(f"{name} is given for every trial, so it cannot be searched: leave one of the two out.")
         if name not in space:
             raise ConfigError(f"{run} has no range for {name!r}.{did_you_mean(name, space)}")
     if not space:
@@ -167,9 +165,7 @@ def _override(config: Config, name: str, value: Mapping[str, object], usual: Spa
     form, given = next(iter(value.items()), ("", None))
     if len(value) != 1 or form not in (*FORMS, *_LISTS):
         near = did_you_mean(str(form), [*FORMS, *_LISTS])
-        raise ConfigError(
-            f"The values of {name} to try: {shown(dict(value))} is none of their forms.{near} Example: {_EXAMPLE}."
-        )
+        raise ConfigError(f"{name}: {shown(dict(value))} is none of the forms.{near} Example: {_EXAMPLE}.")
     if not isinstance(given, (list, tuple)) or not given or (form not in _LISTS and len(given) != 2):
         what = "a list of values" if form in _LISTS else "two numbers, the lowest and the highest"
         raise ConfigError(f"{name}: {form} takes {what}, not {shown(given)}. Example: {_EXAMPLE}.")

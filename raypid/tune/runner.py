@@ -113,8 +113,7 @@ class RunTrainable(AgentTrainable):
         score, steps = self._score(result), run.agent.timesteps
         if self.outcome is None:
             return self._report(score, steps, result)
-        saved = [{}, *RunFolder(self.trial.folder).results]  # of a run that had reached its end before its process did
-        last = self.outcome.result or saved[-1]
+        last = self.outcome.result or [{}, *RunFolder(self.trial.folder).results][-1]
         return self._report(score, steps, last, done=True, reason=self.outcome.reason, final=self.outcome.final)
 
     def _report(self, score: float, steps: int, result: Mapping[str, Any], **more: object) -> dict[str, Any]:

@@ -377,7 +377,7 @@ def test_one_failure_counts_only_if_the_settings_caused_it(
 )
 def test_settings_that_never_work_end_the_search(event: Event, error: type[Exception], tmp_path: Path) -> None:
     processes = Formula(fails={"*": event})
-    with pytest.raises(error, match=r"The last 5 trials have failed, .* The last: boom"):
+    with pytest.raises(error, match=r"The last 5 trials failed, .* The last: boom"):
         run_search(tmp_path, processes)
     assert len(processes.orders) <= 6
 
@@ -394,7 +394,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
     for overrides, said in (
         ({"seed": {"choice": [0, 1]}}, "seed cannot be searched"),
         ({"env": {"choice": ["CartPole-v1", "Acrobot-v1"]}}, "env cannot be searched"),
-        ({"gamma": {"choice": [0.9, 0.99]}}, r"gamma is given for every trial \(0.5\) and in the search space"),
+        ({"gamma": {"choice": [0.9, 0.99]}}, r"gamma is given for every trial and in the search space"),
     ):
         with pytest.raises(ConfigError, match=said):
             task(fixed={**CARTPOLE, "gamma": 0.5}, overrides=overrides)

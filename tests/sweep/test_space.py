@@ -142,7 +142,7 @@ def test_users_narrow_and_widen(name: str, given: Mapping[str, object], range_: 
     ("run", "overrides", "message"),
     [
         ("PPO", {"lrr": {"uniform": [0, 1]}}, "Unknown setting 'lrr' in the search space. Did you mean 'lr'"),
-        ("PPO", {"lr": {"logunifrom": [1e-4, 1]}}, "none of their forms. Did you mean 'loguniform'"),
+        ("PPO", {"lr": {"logunifrom": [1e-4, 1]}}, "none of the forms. Did you mean 'loguniform'"),
         ("PPO", {"lr": {"loguniform": [0, 1]}}, "begins above 0, not at 0. Use uniform"),
         ("PPO", {"lr": {"loguniform": [1e-2, 1e-4]}}, "lowest value comes first, not 0.01 before 0.0001"),
         ("PPO", {"lr": {"loguniform": [1e-2]}}, "takes two numbers"),
