@@ -510,23 +510,20 @@ class Search:
 
     def _tell_study(self, run: TrialRun, is_blamed: bool) -> None:
         """End Optuna's trial. Settings that failed count as stopped; a failure that says nothing about them does not count."""
-        study = self.study if run.kind in ("search", "again") else self.proof
         full, promising = run.state in FULL, False
         if run.kind != "search":
             run.scores = [self.score(run, self._moments(run)[-1])] if full else []
-        elif run.state in (*FULL, "cut"):
+        elif full or run.state == "cut":
             stop = self._report(run, math.inf if full else run.seconds)
             promising = full and not stop and bool(run.settings)
+        counts = is_blamed if run.state == "failed" else bool(run.scores)
+        state = TrialState.COMPLETE if full else TrialState.PRUNED if counts else TrialState.FAIL
         trial = self._trials.pop(run.folder)
         trial.set_user_attr("run", vars(run))
-        if full:
-            study.tell(trial, run.scores[-1])
-        else:
-            counts = is_blamed if run.state == "failed" else bool(run.scores)
-            study.tell(trial, state=TrialState.PRUNED if counts else TrialState.FAIL)
+        trial.study.tell(trial, run.scores[-1] if full else None, state)
         for i in range(b.SEEDS_AGAIN if promising else 0):
             about = {"settings": run.settings, "candidate": run.candidate, "seed": run.seed + 1 + i}
-            study.enqueue_trial(trial.params, user_attrs=about)
+            self.study.enqueue_trial(trial.params, user_attrs=about)
 
     def _heed_failure(self, run: TrialRun, event: Event) -> None:
         """Show a traceback once; end the search where nothing can work.

@@ -219,10 +219,10 @@ class _Watch(tune.Callback, tune.Stopper):
         self.interrupted = True
         self.board.note("Stopping all trials, with a checkpoint each. Ctrl-C again stops at once, without.")
 
-    def on_trial_start(self, *, trial: Any, **info: Any) -> None:
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.board.started(trial.config[RUN].name)
 
-    def on_trial_result(self, *, trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
         name = trial.config[RUN].name
         for text in result["messages"]:
             self.board.message(name, text)
@@ -234,18 +234,18 @@ class _Watch(tune.Callback, tune.Stopper):
     def _unwritten(self, why: object) -> Unwritten:
         return Unwritten(f"{why} `raypid train --resume {shlex.quote(str(self.out))}` goes on with the experiment.")
 
-    def on_trial_complete(self, *, trial: Any, **info: Any) -> None:
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = trial.last_result
         if "reason" in result:
             self._end(trial, "finished", result["reason"])
         elif "failed" in result and not result["fatal"]:  # else it goes on when the experiment is resumed
             self._end(trial, "failed", result["failed"])
 
-    def on_trial_recover(self, *, trial: Any, **info: Any) -> None:
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         name = trial.config[RUN].name
         self.board.message(name, "its process was lost; it goes on from its newest checkpoint.")
 
-    def on_trial_error(self, *, trial: Any, **info: Any) -> None:
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         iteration = trial.last_result.get("result", {}).get("training_iteration", 0) + 1
         reason = f"Its process died {MAX_LOST + 1} times: did the environment end it, or was memory short?"
         ErrorFile(trial.config[RUN].folder).add(f"The run ended in iteration {iteration}:\n{reason}\n\n")
