@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _TRIALS, _BUDGET = 30, "10m"
-_STEPS = 100
-"""Environment steps of an iteration with replay, so that it can end where a trial is judged. Nothing else depends on them."""
 _SPACE = """\
 ranges in place of those beside the defaults (the docs have them, a page for each algorithm), to narrow, widen or add some: \
 '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
@@ -114,7 +112,7 @@ def main(options: argparse.Namespace) -> int:
         if not options.resume:
             write_search(out, task, plan, more)
         processes = TrialProcesses(plan.concurrent, out / "processes.log")
-        search = Search(task, plan, out, processes, tell, _below(task.config, plan.concurrent))
+        search = Search(task, plan, out, processes, tell)
         tell(_headline(search))
         try:
             with signals_call(_interrupt):
@@ -209,13 +207,6 @@ def _concurrent(config: Config) -> int:
     if config.on_ray:
         return 1
     return max(1, int(num_gpus() / config.num_gpus)) if config.num_gpus else num_cores()
-
-
-def _below(config: Config, concurrent: int) -> dict[str, object]:
-    """Settings that follow from how many trials run side by side, and from when they are judged."""
-    below: dict[str, object] = {} if config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
-    steps = getattr(config, "steps_per_iteration", None)  # of replay; others have iterations of their own
-    return below if steps is None else {**below, "steps_per_iteration": min(steps, _STEPS)}
 
 
 def _headline(search: Search) -> str:

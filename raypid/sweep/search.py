@@ -26,6 +26,7 @@ from raypid.envs.make import Sample
 from raypid.errors import CodeError, UserError
 from raypid.run.folder import clear_folder
 from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
+from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config, ConfigError, canonical
 from raypid.storage.checkpoint import refusing
 from raypid.storage.neighbours import nothing_at
@@ -46,6 +47,8 @@ MAX_SEED = 90
 """Of a search; those of further runs follow it, and all lie below 100."""
 MAX_FAILED = 5
 """Trials that may fail in a row; after that many, something else is wrong than their settings."""
+_STEPS = 100
+"""Environment steps of an iteration with replay, so that it can end where a trial is judged. Nothing else depends on them."""
 BY_SETTINGS = ("user", "diverged", "slow")
 """Failures that speak against the settings of a trial. Others are the environment's, or the machine's."""
 _SAME_FOR_ALL = (
@@ -111,6 +114,12 @@ class Task:
             if name in space and name not in used:
                 raise ConfigError(f"{name} has no effect {reasons[name]}: there is nothing to search.")
         return {name: range_ for name, range_ in space.items() if name in used}
+
+    def below(self, concurrent: int) -> dict[str, object]:
+        """Settings below all others, which follow from how many trials run side by side, and from when they are judged."""
+        below: dict[str, object] = {} if self.config.on_ray else {"num_threads": max(1, num_cores() // concurrent)}
+        steps = getattr(self.config, "steps_per_iteration", None)  # of replay; others have iterations of their own
+        return below if steps is None else {**below, "steps_per_iteration": min(steps, _STEPS)}
 
     def settings(self, units: Mapping[str, float]) -> dict[str, Any]:
         """The settings at places in the unit cube, without those that have no effect beside the others."""
@@ -255,13 +264,12 @@ class Search:
     Args:
         out: the folder, which this process has locked, with a study (`write_search`).
         tell: shows a line to the user.
-        below: settings below all others, that follow from where trials run.
     """
 
     def __init__(
-        self, task: Task, plan: Plan, out: Path, processes: TrialProcesses, tell: Callable[[str], None], below: Mapping[str, object]
-    ) -> None:  # fmt: skip
-        self.task, self.plan, self.out, self.processes, self.tell, self.below = task, plan, out, processes, tell, below
+        self, task: Task, plan: Plan, out: Path, processes: TrialProcesses, tell: Callable[[str], None]
+    ) -> None:
+        self.task, self.plan, self.out, self.processes, self.tell = task, plan, out, processes, tell
         repair_journal(out)
         self.study, self.proof = open_study(out, "search"), open_study(out, "proof")
         self.runs = {**runs_of(self.study), **runs_of(self.proof)}
@@ -432,8 +440,9 @@ class Search:
         self._trials[run.folder].set_user_attr("run", vars(run))
         moments = self._moments(run)
         self.processes.start(run.folder, {
-            "run": self.task.run, "settings": {**self.task.fixed, **run.settings, "seed": run.seed}, "below": self.below,
-            "folder": str(self.out / run.folder), "until": moments[0], "keep": run.kind == "found", "on_ray": self.task.config.on_ray,
+            "run": self.task.run, "settings": {**self.task.fixed, **run.settings, "seed": run.seed},
+            "below": self.task.below(self.plan.concurrent), "folder": str(self.out / run.folder),
+            "until": moments[0], "keep": run.kind == "found", "on_ray": self.task.config.on_ray,
             "stop": {} if self.task.goal is None else {EVALUATION: self.task.goal},
             "before": next((other.curve[0] for other in self.runs.values() if other.curve), None),
             "first_within": b.LATE * moments[-1] if run.kind == "search" and run.settings else None,

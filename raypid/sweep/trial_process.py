@@ -71,9 +71,7 @@ def _trial(order: Mapping[str, Any], search: Connection) -> None:
     about: dict[str, object] = {"event": "ended", "trial": order["trial"]}
     try:
         _say(search, **about, **_train(order, search))
-    except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
+    except (Exception, _TooLong) as error:
         text = getattr(error, "worker_traceback", "") or _traceback(error)
         _say(search, **about, state="failed", kind=_kind(error), message=str(error), traceback=text)
 

@@ -183,7 +183,7 @@ def run_search(out: Path, processes: Formula, **more: object) -> tuple[Search, l
     about = task(**more)
     if not (out / JOURNAL).exists():
         write_search(out, about, PLAN, {})
-    search = Search(about, PLAN, out, processes, said.append, {})  # type: ignore[arg-type]
+    search = Search(about, PLAN, out, processes, said.append)  # type: ignore[arg-type]
     search()
     return search, said
 
