@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -28,6 +29,7 @@ from raypid.run.folder import clear_folder
 from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config, ConfigError, canonical
+from raypid.settings.ranges import Choices
 from raypid.storage.checkpoint import refusing
 from raypid.storage.neighbours import nothing_at
 from raypid.storage.outputs import Unwritten, explained
@@ -35,7 +37,7 @@ from raypid.storage.run_folder import EVALUATION
 from raypid.sweep import budget as b
 from raypid.sweep.budget import Plan
 from raypid.sweep.processes import Event, TrialProcesses
-from raypid.sweep.space import SearchSpace, at, distributions, dotted, fixed_by, sample, search_space, units
+from raypid.sweep.space import SearchSpace, at, dotted, fixed_by, sample, search_space, units
 from raypid.sweep.trial_process import Point
 
 JOURNAL = "study.log"
@@ -193,6 +195,16 @@ def learned_after(curve: Curve) -> float | None:
 
 
 # -- the folder ------------------------------------------------------------------------------------------------------
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Optuna's distributions of the places in the unit intervals; a few values have one place each."""
+    return {
+        name: CategoricalDistribution([(i + 0.5) / len(range_.options) for i in range(len(range_.options))])
+        if isinstance(range_, Choices)
+        else FloatDistribution(0.0, 1.0)
+        for name, range_ in space.items()
+    }
 
 
 def open_study(out: Path, name: Literal["search", "proof"]) -> optuna.Study:

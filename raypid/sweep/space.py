@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from raypid.errors import shown
 from raypid.plugins.registry import ALGORITHMS, did_you_mean
-from raypid.settings.config import (
-    Config,
-    ConfigError,
-    ModelConfig,
-    canonical,
-    coerce,
-    given_names,
-    overlay,
-    type_hints,
-)
+from raypid.settings.config import Config, ConfigError, ModelConfig, canonical, coerce, overlay, type_hints
 from raypid.settings.ranges import Choices, Range, Scale, Space, beside_default
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 SearchSpace: TypeAlias = dict[str, Space]
 """Setting ("lr", "model.hidden") -> the values to try."""
@@ -66,10 +54,10 @@ def search_space(
     ranges = {canonical(name): value for name, value in (overrides or {}).items() if isinstance(value, Mapping)}
     given = {**dotted(settings or {}), **fixed_by(overrides or {})}
     config: Config = ALGORITHMS.get(run).Config().replace(given)
-    space = {name: range_ for name, range_ in _beside_defaults(config) if name not in given_names(given)}
+    space = {name: range_ for name, range_ in _beside_defaults(config) if name not in given}
     space |= {name: _override(config, name, value, space.get(name)) for name, value in ranges.items()}
     idle = config.idle()
-    for name in ranges.keys() & idle.keys():
+    for name in sorted(ranges.keys() & idle.keys()):
         raise ConfigError(f"{name} has no effect {idle[name]}: there is nothing to search.")
     space = {name: range_ for name, range_ in space.items() if name not in idle}
     wanted = [canonical(name) for name in only] or list(space)
@@ -107,18 +95,6 @@ def at(space: SearchSpace, units: Mapping[str, float]) -> dict[str, object]:
 def units(space: SearchSpace, values: Mapping[str, object]) -> dict[str, float]:
     """The places of values in the unit interval, of those settings that have a range."""
     return {name: range_.unit(values[name]) for name, range_ in space.items() if name in values}
-
-
-def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Optuna's distributions of the places in the unit intervals; a few values have one place each."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    return {
-        name: CategoricalDistribution([(i + 0.5) / len(range_.options) for i in range(len(range_.options))])
-        if isinstance(range_, Choices)
-        else FloatDistribution(0.0, 1.0)
-        for name, range_ in space.items()
-    }
 
 
 def nested(values: Mapping[str, object]) -> dict[str, object]:
