@@ -7,11 +7,11 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from raypid import __version__
@@ -113,9 +113,11 @@ def main(options: argparse.Namespace) -> int:
             write_search(out, task, plan, more)
         processes = TrialProcesses(plan.concurrent, out / "processes.log")
         search = Search(task, plan, out, processes, tell)
-        tell(_headline(search))
+        within = f"{plan.concurrent} at a time, within {shown_seconds(plan.budget_s)}; {out}"
+        tell(f"{task.run} on {task.fixed['env']}: at most {plan.trials} trials, {within}\n{as_text(task.space)}")
+        tell("[   time]     trial      score  trained")
         try:
-            with signals_call(_interrupt):
+            with signals_call(signal.default_int_handler):
                 search()
         except KeyboardInterrupt:
             again = f"`raypid tune --resume {shlex.quote(str(out))}`"
@@ -126,10 +128,6 @@ def main(options: argparse.Namespace) -> int:
         page = write_report(search, proof, _commands(search, tuned, more["command"]))
     print(f"{proof}\n{where} The report: {page}")
     return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:
@@ -207,15 +205,6 @@ def _concurrent(config: Config) -> int:
     if config.on_ray:
         return 1
     return max(1, int(num_gpus() / config.num_gpus)) if config.num_gpus else num_cores()
-
-
-def _headline(search: Search) -> str:
-    plan, task = search.plan, search.task
-    return (
-        f"{task.run} on {task.fixed['env']}: at most {plan.trials} trials, {plan.concurrent} at a time, within {shown_seconds(plan.budget_s)}; "
-        f"{search.out}\n{as_text(task.space)}\n"
-        "[   time]     trial      score  trained"
-    )
 
 
 def _save(search: Search, proof: Proof, name: str) -> tuple[str, str]:

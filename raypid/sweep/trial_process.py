@@ -93,7 +93,7 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
     """Train to the moments that the search names; at each say what was reached. Returns how the trial ended, and its curve."""
     began = time.monotonic()
     folder, until, state = Path(order["folder"]), order["until"], ""
-    if order["on_ray"]:
+    if order["on_ray"] and "raypid.runtime.ray" not in sys.modules:
         _hold_ray(order["settings"])
     settings, below = overlay({}, order["settings"]), overlay(order["below"], {})
     agent = Agent(resolve(RunRequest(run=order["run"], settings=settings, recorded=below, out=folder)))
@@ -110,11 +110,14 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
                 result = run.advance(0.0)  # one iteration
             if EVALUATION in result:
                 curve.append((result["time_total_s"], result[EVALUATION], result[INTERVAL]))
+            now = agent.time_total_s
             if run.reason:
                 state = "goal" if run.reason.startswith("evaluation/") else "finished"
             elif search.poll():
                 state = _received(search)["state"]
-            elif _is_at(until, agent, result):
+            elif (
+                now >= until or now + result["time_this_iter_s"] > LATE * until
+            ):  # or one more iteration would end too late
                 _refresh(curve, agent)
                 _say(search, event="moment", trial=order["trial"], until=until, curve=curve)
                 answer = _received(search)
@@ -132,16 +135,8 @@ def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:
         agent.close()
 
 
-def _is_at(moment: float, agent: Agent, result: Mapping[str, float]) -> bool:
-    """Whether a moment has come, or would be over after one more iteration."""
-    now = agent.time_total_s
-    return now >= moment or now + result["time_this_iter_s"] > LATE * moment
-
-
 def _hold_ray(settings: Mapping[str, Any]) -> None:
     """Start or join Ray for this process, where it stays: agents find it there and leave it running."""
-    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
-        return
     from raypid.runtime.ray import RayBackend
 
     address, cpus = (None if is_none(settings.get(name)) else settings[name] for name in ("address", "num_cpus"))

@@ -101,10 +101,6 @@ class Evolution(PopulationBasedTraining):
         if reached >= self._next_perturbation_sync:
             self._next_perturbation_sync = reached + 1
 
-    def all_ended(self) -> bool:
-        """Whether no member goes on."""
-        return all(trial.is_finished() for trial in self._trial_state)
-
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         own, better = trial.config[RUN], trial_to_clone.config[RUN]
         settings = self.population.explored(better.settings, self.rng) | {"seed": own.settings.get("seed")}
@@ -124,4 +120,4 @@ class Members(BasicVariantGenerator):
 
     def is_finished(self) -> bool:
         """Whether all members are there, and none goes on."""
-        return super().is_finished() and self.evolution.all_ended()
+        return super().is_finished() and all(trial.is_finished() for trial in self.evolution._trial_state)

@@ -110,7 +110,9 @@ class RunTrainable(AgentTrainable):
             text = getattr(error, "worker_traceback", "") or str(error) or type(error).__name__
             fatal = type(error).__name__ if isinstance(error, Unwritten | FolderLost | ExploitError) else ""
             return self._report(-math.inf, 0, {}, done=True, failed=text, fatal=fatal)
-        score, steps = self._score(result), run.agent.timesteps
+        steps, played = run.agent.timesteps, run.agent.evaluations.last
+        score = played.summary()[TRAINING] if played is not None else result.get(TRAINING, math.nan)
+        score = score if math.isfinite(score) else -math.inf
         if self.outcome is None:
             return self._report(score, steps, result)
         last = self.outcome.result or [{}, *RunFolder(self.trial.folder).results][-1]
@@ -155,12 +157,6 @@ class RunTrainable(AgentTrainable):
     def _lock_folder(self) -> None:
         self._lock.enter_context(lock_folder(self.trial.folder))
         self.parked = False
-
-    def _score(self, result: Mapping[str, float]) -> float:
-        assert self.current is not None
-        played = self.current.agent.evaluations.last
-        score = played.summary()[TRAINING] if played is not None else result.get(TRAINING, math.nan)
-        return score if math.isfinite(score) else -math.inf
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder of Tune's."""

@@ -177,8 +177,7 @@ def share(request: RunRequest, resources: Mapping[str, float]) -> RunRequest:
 
 
 def _config_of(request: RunRequest) -> Config:
-    laid = overlay(request.recorded, request.settings)
-    config: Config = ALGORITHMS.get(str(request.run)).Config().replace(laid)
+    config: Config = ALGORITHMS.get(str(request.run)).Config().replace(overlay(request.recorded, request.settings))
     return config
 
 
