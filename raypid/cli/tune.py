@@ -269,8 +269,7 @@ def _commands(search: Search, tuned: str, command: str) -> list[tuple[str, str]]
     given["out"] = f"runs/{Path(tuned).name}-found"
     words = [word for key, text in given.items() for word in (f"--{key}", text)]
     commands = [("train with the settings found", shlex.join(["raypid", "train", *words]))]
-    for run in search.of("found"):
-        if (folder := search.out / run.folder).joinpath("best").exists():
-            commands.append(("a policy that was trained with them here", f"raypid eval {shlex.quote(str(folder))}"))
-            break
+    folders = [search.out / run.folder for run in search.of("found")]
+    if trained := [folder for folder in folders if (folder / "best").exists()]:
+        commands.append(("a policy that was trained with them here", f"raypid eval {shlex.quote(str(trained[0]))}"))
     return [*commands, repeat]

@@ -169,10 +169,8 @@ def mean_return(curve: Curve, seconds: float, goal: float | None = None) -> floa
     that is slow at the start, or makes steps slow, must make up for it by the end. Returns count up to the `goal`, and a trial that has
     reached it stands there for the rest, so that with a goal the score tells who reached it sooner. Between evaluations it is
     interpolated; after the last one it stays. Evaluations that came long after these `seconds` (LATE) say nothing of them and do not
-    count. -inf without an evaluation before training.
+    count.
     """
-    if not curve or curve[0][0] > 0:
-        return -math.inf
     times, returns, _ = np.array([point for point in curve if point[0] <= b.LATE * seconds]).T
     returns = np.minimum(returns, math.inf if goal is None else goal)
     early = times < seconds
@@ -581,5 +579,5 @@ class Search:
         score = f"{run.scores[-1]:10.5g}" if run.scores else " " * 9 + "-"
         seed = f" (seed {run.seed})" if run.kind != "search" else ""
         best = "; the best so far" if run.state in FULL and self.ranked()[:1] == [run] else ""
-        elapsed, trained = b.shown_seconds(self.elapsed_s), b.shown_seconds(run.seconds)
-        return f"[{elapsed:>7}] {what:>9} {score}  {trained}{how}{seed}{best}"
+        elapsed = b.shown_seconds(self.elapsed_s)
+        return f"[{elapsed:>7}] {what:>9} {score}  {b.shown_seconds(run.seconds)}{how}{seed}{best}"

@@ -66,27 +66,23 @@ class _TooLong(BaseException):  # no Exception, for which a run would save what 
     """Raised inside an iteration that takes longer than a whole trial."""
 
 
+_KINDS: tuple[tuple[type[BaseException], str], ...] = (
+    (_TooLong, "slow"), (EnvError, "error"), (UserError, "user"), (Unwritten, "unwritten"), (Diverged, "diverged"), (Exception, "error"),
+)  # fmt: skip
+"""Errors -> what has failed, as an event says it (`raypid.sweep.search.BY_SETTINGS`); the first that fits."""
+
+
 def _trial(order: Mapping[str, Any], search: Connection) -> None:
     """Run one trial and report how it ended. An error of any kind ends the trial alone."""
     about: dict[str, object] = {"event": "ended", "trial": order["trial"]}
     try:
         _say(search, **about, **_train(order, search))
     except (Exception, _TooLong) as error:
-        text = getattr(error, "worker_traceback", "") or _traceback(error)
-        _say(search, **about, state="failed", kind=_kind(error), message=str(error), traceback=text)
-
-
-def _traceback(error: BaseException) -> str:
-    """What a user sees of an error: the traceback of their own code, where its message begins with that."""
-    if str(error).startswith(HEAD):
-        return str(error).rpartition("\nraypid: ")[0]
-    return "".join(traceback.format_exception(error))
-
-
-def _kind(error: BaseException) -> str:
-    """What has failed, as an event says it (`raypid.sweep.search.BY_SETTINGS`)."""
-    kinds = {_TooLong: "slow", EnvError: "error", UserError: "user", Unwritten: "unwritten", Diverged: "diverged"}
-    return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "error")
+        kind = next(kind for cls, kind in _KINDS if isinstance(error, cls))
+        message = str(error)
+        own = message.rpartition("\nraypid: ")[0] if message.startswith(HEAD) else ""  # the user's code raised
+        text = getattr(error, "worker_traceback", "") or own or "".join(traceback.format_exception(error))
+        _say(search, **about, state="failed", kind=kind, message=message, traceback=text)
 
 
 def _train(order: Mapping[str, Any], search: Connection) -> dict[str, object]:

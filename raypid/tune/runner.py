@@ -238,8 +238,7 @@ class _Watch(tune.Callback, tune.Stopper):
             self._end(trial, "failed", result["failed"])
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        name = trial.config[RUN].name
-        self.board.message(name, "its process was lost; it goes on from its newest checkpoint.")
+        self.board.message(trial.config[RUN].name, "its process was lost; it goes on from its newest checkpoint.")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         iteration = trial.last_result.get("result", {}).get("training_iteration", 0) + 1

@@ -59,7 +59,6 @@ def task(**more: object) -> Task:
         ([(0, 0), (5, 10)], 4, 4.0),  # four fifths of the way up at 4 s
         ([(0, 3), (8, 500)], 4, 3.0),  # what came long after says nothing of these 4 s
         ([(0, 0), (1, 4), (1, 8)], 2, (2 + 8) / 2),
-        ([(1, 3)], 3, -math.inf),  # none before training
     ],
 )
 def test_the_score_is_the_mean_return_over_time(
