@@ -34,7 +34,6 @@ from raypid.run.signals import signals_call
 from raypid.runtime.ray import RayBackend
 from raypid.runtime.ray_parcel import node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
-from raypid.settings.address import chosen
 from raypid.settings.config import ConfigError
 from raypid.storage.checkpoint import latest, read_json, read_manifest, refusing
 from raypid.storage.outputs import ErrorFile, Unwritten, explained, replacing
@@ -298,8 +297,6 @@ def run_trials(experiment: Planned, *, resumed: bool = False, quiet: bool = Fals
     ended = {name: one for name, one in read_states(out).items() if one.state != "failed"} if resumed else {}
     left = [trial for trial in trials if trial.name not in ended]
     if left:
-        if chosen(address) is None and not ray.is_initialized():
-            _check_fits(left, [{"CPU": float(num_cores()), "GPU": float(num_gpus())}], "this machine")
         _silence()
         with lock_folder(out), Board(len(trials), len(ended), quiet, str(out)) as board:
             alone = "A single run without workers (`raypid train --run ...`) needs no Ray, nor does `raypid tune`."
@@ -307,8 +304,7 @@ def run_trials(experiment: Planned, *, resumed: bool = False, quiet: bool = Fals
             try:
                 for note in backend.notes:
                     board.note(note)
-                nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-                _check_fits(left, nodes, "no node of the cluster")
+                _check_fits(left, [node["Resources"] for node in ray.nodes() if node["Alive"]])
                 _run_all(experiment._replace(trials=left), watch := _Watch(out, board, ended))
             finally:
                 backend.shutdown()
@@ -381,7 +377,7 @@ def _silence() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], place: str) -> None:
+def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]]) -> None:
     """Refuse trials that would wait for ever.
 
     Raises:
@@ -391,8 +387,8 @@ def _check_fits(trials: Sequence[Trial], nodes: Sequence[Mapping[str, float]], p
         needed = reserved(trial.request(), trial.resources or {}).bundles
         if not _packs(needed, nodes):
             raise ResourceError(
-                f"{trial.name} can never run: it takes {_total(needed)}, and {place} has {_total(nodes)}. Give it fewer workers "
-                "(num_workers), or a part of a CPU for each (num_cpus_per_worker)."
+                f"{trial.name} can never run: it takes {_total(needed)}, and Ray's nodes have {_total(nodes)}. "
+                "Give it fewer workers (num_workers), or a part of a CPU for each (num_cpus_per_worker)."
             )
 
 
