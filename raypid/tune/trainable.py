@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from ray.tune import PlacementGroupFactory, Trainable
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from raypid.errors import Diverged
 from raypid.plugins import project
 from raypid.plugins.modules import here
 from raypid.plugins.registry import ALGORITHMS, ENVS, adopt, registered
@@ -76,12 +75,8 @@ class AgentTrainable(Trainable):
         result waits for an evaluation."""
         agent = self.agent
         result = agent.train()
-        try:
-            while agent.evaluations.last is None and agent.config.evaluation_interval != 0:
-                agent.evaluations.newest(agent.iteration, never)  # once more if the process that plays was lost
-        except Diverged as error:
-            agent.keep_evidence(error)
-            raise
+        while agent.evaluations.last is None and agent.config.evaluation_interval != 0:
+            agent.evaluations.newest(agent.iteration, never)  # once more if the process that plays was lost
         if (played := agent.evaluations.last) is not None:
             result |= {f"evaluation/{name}": x for name, x in played.summary().items()}
         return result
