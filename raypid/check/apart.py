@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import mmap
 import multiprocessing
 import os
 import re
@@ -16,129 +15,120 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
-from typing import IO, Literal, TypeAlias
+from typing import IO, TypeAlias
 
-from raypid.check.finding import Finding
+from raypid.check.report import Finding, Severity
 from raypid.envs.closing import ENDING_S, end_by_parent, end_processes, inheriting
 from raypid.envs.errors import relative
-from raypid.errors import CodeError
+from raypid.errors import CodeError, UserError, shorten
 
-Message: TypeAlias = "Finding | Mapping[str, object] | Stage | CodeError | None"
-"""A finding, facts by topic, or a Stage; CodeError and None only say how the process ends."""
-CALLS = ("its constructor", "reset()", "step()", "step() after the end of an episode", "close()")
-MAKE, RESET, STEP, STEP_AFTER_END, CLOSE = range(5)
+Message: TypeAlias = "Finding | Mapping[str, object] | CodeError | None"
+"""A finding, or facts by topic; CodeError and None only say how the process ends."""
+NOTHING, MAKE, RESET, STEP, AFTER_END, CLOSE, VECTORS, PPO, SAC = range(9)
+"""What the process may be doing."""
+_FINDINGS: tuple[tuple[Severity, str, str], ...] = (
+    ("problem", "import", "it {what}"),
+    ("problem", "constructor", "it {what}"),
+    ("problem", "reset", "reset() before episode {episode:,} {what}"),
+    ("problem", "step", "step() at step {step:,} of episode {episode:,} {what}"),
+    ("note", "end", "step() after the end of an episode {what} raypid never does that."),
+    ("problem", "close", "close() {what}"),
+    ("problem", "vectors", "several of them side by side: it {what}"),
+    ("note", "training", "the cost of PPO could not be measured: it {what}"),
+    ("note", "training", "the cost of SAC could not be measured: it {what}"),
+)
+"""What to say of each of these if it goes wrong: severity, topic, text."""
+LEARNING_S = 60.0
+"""Seconds that an iteration of training may take, the import of torch included."""
 POLL_S = 0.05
 KEPT = 2000
-"""Characters of what it prints that are kept."""
+"""Bytes of what it prints that are kept."""
 _OURS = str(Path(__file__).parents[1])
 _LIBRARIES = (_OURS, sysconfig.get_paths()["stdlib"], "<frozen", "<string>")
 
 
-class Pulse:
-    """The call that the process is making, in memory that both sides share. A message before each call would slow it down.
+class Channel:
+    """What the process has in hand: `send` tells something, the others show that it lives, and what it is doing.
 
-    Its four numbers are a count of signs of life, the call (an index into CALLS, or -1), the episode and its step.
+    A message for each call would slow it down, so these numbers lie in memory that both sides share.
     """
 
-    def __init__(self) -> None:
-        self._numbers = memoryview(mmap.mmap(-1, 32)).cast("q")
-        self.rest()
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self.send = send
+        self._numbers = RawArray("q", 4)
 
-    def beat(self, call: int = -1, episode: int = 0, step: int = 0) -> None:
-        numbers = self._numbers
-        numbers[0] += 1
-        numbers[1], numbers[2], numbers[3] = call, episode, step
+    def alive(self) -> None:
+        """Give a sign of life."""
+        self._numbers[0] += 1
 
-    def rest(self) -> None:
-        """Say that no code of the environment is running."""
-        self.beat()
+    @contextlib.contextmanager
+    def running(self, call: int, episode: int = 0, step: int = 0) -> Iterator[None]:
+        """Show what the process is doing, until it has done it."""
+        self._numbers[:] = self.count + 1, call, episode, step
+        try:
+            yield
+        finally:
+            self._numbers[:] = self.count + 1, NOTHING, 0, 0
 
     @property
     def count(self) -> int:
-        return self._numbers[0]
+        """The number of signs of life."""
+        return int(self._numbers[0])
 
     @property
     def call(self) -> int:
-        """Index into CALLS; -1 where none is running."""
-        return self._numbers[1]
+        return int(self._numbers[1])
 
-    def __str__(self) -> str:
-        """Such as "step() at step 12 of episode 3"."""
-        if self.call < 0:
-            return ""
-        episode, step = self._numbers[2], self._numbers[3]
-        if self.call == STEP:
-            return f"step() at step {step:,} of episode {episode:,}"
-        return f"reset() before episode {episode:,}" if self.call == RESET else CALLS[self.call]
-
-
-def subject(during: str) -> tuple[str, str]:
-    """The topic of a finding on a call, from the words of a Pulse ("" while the environment is imported), and how its sentence begins."""
-    topic = {"": "import", CALLS[MAKE]: "constructor"}.get(during)
-    return (topic, "it") if topic else (during.partition("(")[0], during)
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What the process does from here on, and how long it may be silent meanwhile."""
-
-    name: str
-    patience_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """What the process has in hand: `send` tells something, `pulse` shows that it lives."""
-
-    send: Callable[[Message], None]
-    pulse: Pulse
+    def finding(self, what: str, advice: str = "", where: str = "") -> Finding:
+        """Say what the running call does, such as "raises ValueError"."""
+        _, call, episode, step = self._numbers
+        severity, topic, text = _FINDINGS[call]
+        return Finding(severity, topic, text.format(what=what, episode=episode, step=step), advice, where)
 
 
 @dataclass(slots=True)
-class Ending:
-    """How the process ended."""
+class Output:
+    """What the process has printed."""
 
-    how: Literal["done", "died", "hung"]
-    stage: str = ""
-    """The last Stage that it has begun."""
-    during: str = ""
-    """The call that was running, in words."""
-    call: int = -1
-    """Index into CALLS of the call that was running."""
-    exit_words: str = ""
-    """Exit code or signal of one that died."""
-    where: str = ""
-    """The user's line that was running, where that is known."""
-    printed: int = 0
-    """Characters that it has printed."""
+    size: int = 0
     lines: int = 0
-    """Lines that it has printed."""
-    head: str = ""
-    """The beginning of what it has printed."""
+    head: bytes = b""
+
+    def add(self, text: bytes) -> None:
+        self.size += len(text)
+        self.lines += text.count(b"\n")
+        self.head = (self.head + text)[:KEPT]
 
 
-def run_apart(body: Callable[[Channel], None], hear: Callable[[Message], None], timeout_s: float) -> Ending:
+def run_apart(
+    body: Callable[[Channel], None], hear: Callable[[Message], None], timeout_s: float
+) -> tuple[Finding | None, Output]:
     """Run `body` in a forked process and call `hear` with what it sends, until it is done, dead or silent for `timeout_s` seconds.
 
-    A Stage that it sends changes how long it may be silent from then on. Whatever it has started ends with it.
+    Whatever it has started ends with it.
+
+    Returns:
+        What to say of its end (None: it was done), and what it printed.
 
     Raises:
         CodeError: `body` raised.
     """
-    pulse = Pulse()
+    output = Output()
     if not hasattr(os, "fork"):  # without one there is no deadline
-        body(Channel(hear, pulse))
-        return Ending("done")
+        body(Channel(hear))
+        return None, output
     context = multiprocessing.get_context("fork")
     told, tell = context.Pipe(duplex=False)
     printed, to_print = context.Pipe(duplex=False)
+    channel = Channel(tell.send)
     with tempfile.TemporaryFile("w+b") as stacks, told, printed:
-        process = context.Process(target=_inside, args=(body, Channel(tell.send, pulse), to_print.fileno(), stacks))
+        process = context.Process(target=_inside, args=(body, channel, to_print.fileno(), stacks))
         with inheriting(), warnings.catch_warnings():
             # Python warns of threads; what runs there needs none of those that were here
             warnings.simplefilter("ignore")
@@ -146,19 +136,19 @@ def run_apart(body: Callable[[Channel], None], hear: Callable[[Message], None], 
         tell.close()
         to_print.close()
         try:
-            ending = _watch(process, pulse, told, printed, hear, timeout_s)
-            ending.during, ending.call = str(pulse), pulse.call
-            if ending.how == "hung":
+            what, advice = _watch(process, channel, told, printed, output, hear, timeout_s)
+            if not what:
+                return None, output
+            if process.is_alive():
                 os.kill(process.pid or 0, signal.SIGUSR1)  # faulthandler writes where it is
                 time.sleep(0.2)
-            elif ending.how == "died":
-                ending.exit_words = _exit_words(process)
-            if ending.how != "done":
-                stacks.seek(0)
-                ending.where = _in_words(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
-            return ending
+            stacks.seek(0)
+            where = _users_line(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
+            return channel.finding(what, advice, where), output
         finally:
-            _kill(process)
+            end_processes([process], interrupt=True)  # it closes its environments before
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid or 0, signal.SIGKILL)
 
 
 def _inside(body: Callable[[Channel], None], channel: Channel, to_print: int, stacks: IO[bytes]) -> None:
@@ -194,62 +184,51 @@ def _end_with_parent() -> None:
 
 def _watch(
     process: BaseProcess,
-    pulse: Pulse,
+    channel: Channel,
     told: Connection,
     printed: Connection,
+    output: Output,
     hear: Callable[[Message], None],
     timeout_s: float,
-) -> Ending:
-    """Listen to the process until it is done, dead or silent for too long."""
-    ending, head = Ending("died"), b""
-    seen, since = pulse.count, time.monotonic()
-    while ending.how == "died":
+) -> tuple[str, str]:
+    """Listen to the process until it is done, dead or silent for too long. Returns what went wrong, "" if nothing, and advice."""
+    seen, since = channel.count, time.monotonic()
+    while True:
         ready = wait([told, printed], POLL_S)
         if printed in ready:
-            text = os.read(printed.fileno(), 1 << 16)
-            ending.printed += len(text)
-            ending.lines += text.count(b"\n")
-            head = (head + text)[:KEPT]
+            output.add(os.read(printed.fileno(), 1 << 16))
         if told in ready:
             try:
                 message = told.recv()
             except (EOFError, OSError):
                 break  # its end without a word
             if message is None:
-                ending.how = "done"
-            elif isinstance(message, CodeError):
+                return "", ""
+            if isinstance(message, CodeError):
                 raise message
-            elif isinstance(message, Stage):
-                ending.stage, timeout_s = message.name, message.patience_s
-            else:
-                hear(message)
+            hear(message)
         if not ready and process.exitcode is not None:
             break  # processes that it has started may still hold its pipes
-        if told in ready or pulse.count != seen:
-            seen, since = pulse.count, time.monotonic()
-        elif time.monotonic() - since > timeout_s:
-            ending.how = "hung"
-    ending.head = head.decode(errors="replace")
-    return ending
-
-
-def _kill(process: BaseProcess) -> None:
-    """End the process, which closes its environments before, and then all that it has started."""
-    end_processes([process], interrupt=True)
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid or 0, signal.SIGKILL)
-
-
-def _exit_words(process: BaseProcess) -> str:
+        patience_s = max(timeout_s, LEARNING_S if channel.call in (PPO, SAC) else 0.0)
+        if told in ready or channel.count != seen:
+            seen, since = channel.count, time.monotonic()
+        elif time.monotonic() - since > patience_s:
+            return f"gives no answer within {patience_s:g} s.", "A longer timeout waits for it."
     process.join(5.0)
-    code = process.exitcode
-    if code is None:
-        return "its pipes are closed"
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    code = process.exitcode or 0
+    return f"ends its process ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name}).", ""
 
 
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')
 """A line that faulthandler writes, the innermost first."""
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says: raypid's own message, or "it raises ValueError: ..."."""
+    if isinstance(error, UserError):
+        text = str(error).rpartition("\nraypid: ")[2]
+        return shorten(re.sub("^Environment '.*?' could not be made: ", "it raises ", text), 900)
+    return shorten(f"it raises {type(error).__name__}: {error}".rstrip(": "))
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -260,11 +239,12 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost line of the user's code through which an exception, or what caused it, came: `_in_words`."""
-    return _in_words((f.filename, f.lineno, f.name) for f in traceback.extract_tb(cause_of(error).__traceback__)[::-1])
+    """The innermost line of the user's code through which an exception, or what caused it, came: `_users_line`."""
+    frames = traceback.extract_tb(cause_of(error).__traceback__)
+    return _users_line((f.filename, f.lineno, f.name) for f in reversed(frames))
 
 
-def _in_words(places: Iterable[tuple[str, object, str]]) -> str:
+def _users_line(places: Iterable[tuple[str, object, str]]) -> str:
     """The first place, of (file, line, function), in the user's code as "file:line in function"; "" if none of it is there."""
     for file, line, function in places:
         if not file.startswith(_LIBRARIES) and "site-packages" not in file:

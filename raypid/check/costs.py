@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from raypid.check.apart import RESET, STEP, Pulse
+from raypid.check.apart import RESET, STEP
 from raypid.check.exam import SEED, Exam
 from raypid.check.single import AsOne
 from raypid.envs import EnvSpec, VectorEnv, make_vector
@@ -40,15 +40,6 @@ MOST_S = 0.4
 """Longest measurement of one vector."""
 BATCHES = 16
 """Different batches of actions and observations that are used in turn."""
-SMALL = {
-    "PPO": {"fragment_length": 64},
-    "SAC": {"start_steps": 256, "buffer_size": 4_096, "steps_per_iteration": 64},
-}
-SMALL_IMAGES = {
-    "PPO": {"fragment_length": 16},
-    "SAC": {"start_steps": 256, "buffer_size": 512, "steps_per_iteration": 8},
-}
-"""Settings that make an iteration short and leave what a step costs as it is."""
 ITERATIONS = {"PPO": 12, "SAC": 6}
 """Most iterations that are measured, after one that warms up."""
 
@@ -56,33 +47,34 @@ ITERATIONS = {"PPO": 12, "SAC": 6}
 # -- vectors -----------------------------------------------------------------------------------------------------------
 
 
-def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str, object]]:
+def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str, Any]]:
     """Measure for about `seconds` seconds the steps per second of each way to step `spec.num_envs` environments, the fastest first."""
     until = time.monotonic() + seconds
-    if isinstance(exam.env, AsOne):
-        spec = replace(spec, num_envs=exam.env.vector.num_envs if exam.env.is_fixed else spec.num_envs)
-    names = _candidates(spec, alone=not isinstance(exam.env, AsOne))
-    step_s = exam.mean_step_s()
-    found: list[dict[str, object]] = []
+    is_vector = isinstance(exam.env, AsOne)
+    if is_vector and exam.env.vector.num_envs > 1:  # it cannot have another number
+        spec = replace(spec, num_envs=exam.env.vector.num_envs)
+    names = _candidates(spec, is_vector=is_vector)
+    step_s = exam.mean_times()[0]
+    rows: list[dict[str, Any]] = []
     for index, name in enumerate(names):
         allowed = max(0.0, until - time.monotonic()) / (len(names) - index)
-        row: dict[str, object] = {"vectorizer": name, "num_envs": spec.num_envs, "steps_per_s": None, "waits": False}
+        row: dict[str, Any] = {"vectorizer": name, "num_envs": spec.num_envs, "steps_per_s": None, "waits": False}
         to_make = exam.made_again_s * spec.num_envs
+        most = 1 / worked_out(exam, name, spec.num_envs) if name in LOOPS else np.inf
         if name in LOOPS and (step_s > SLOW_S or to_make > allowed):
-            rate = 1 / worked_out(exam, name, spec.num_envs)
-            row |= {"steps_per_s": rate, "waits": exam.usually_waits(), "note": "worked out from single steps"}
+            wall, cpu = np.median(exam.usual_times(STEP), 0).tolist()
+            row |= {"steps_per_s": most, "waits": waits(wall, cpu), "note": "worked out from single steps"}
         elif name in OWN and step_s > OWN_STEP_S and to_make + 3 * step_s * spec.num_envs > allowed:
-            row |= {"note": "not measured: steps and resets take too long"}
+            row["note"] = "not measured: steps and resets take too long"
         else:
             row |= _measured(replace(spec, vectorizer=name, worker_index=1), exam, min(MOST_S, allowed))
-            # a short look misses what is rare, such as resets that take long
-            if name in LOOPS and (seen := _rate(row)):
-                row["steps_per_s"] = min(seen, 1 / worked_out(exam, name, spec.num_envs))
-        found.append(row)
-    auto = _auto(spec, found)
-    for row in found:
+            if row["steps_per_s"]:  # a short look misses what is rare, such as resets that take long
+                row["steps_per_s"] = min(row["steps_per_s"], most)
+        rows.append(row)
+    auto = _auto(spec, {row["vectorizer"]: row["waits"] for row in rows})
+    for row in rows:
         row["auto"] = row["vectorizer"] == auto
-    return sorted(found, key=lambda row: -(_rate(row) or 0.0))
+    return sorted(rows, key=lambda row: -(row["steps_per_s"] or 0.0))
 
 
 def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
@@ -90,9 +82,9 @@ def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
 
     A loop adds them; threads wait for the slowest where the environments wait; processes share the cores where they compute.
     """
-    steps, resets = (exam.wall_s[call][1:] or exam.wall_s[call] for call in (STEP, RESET))
     if vectorizer == "sync" or (vectorizer == "threads" and not exam.waits()):
-        return exam.mean_step_s()
+        return exam.mean_times()[0]
+    steps, resets = exam.usual_times(STEP)[:, 0], exam.usual_times(RESET)[:, 0]
     rng = np.random.default_rng(SEED)
     times = rng.choice(steps, (DRAWN, num_envs))
     ends = rng.random(times.shape) < 1 / (exam.mean_length() + 1)  # a reset takes a row of its own
@@ -103,60 +95,47 @@ def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
     return float(together.sum() / max(1, (~ends).sum()))
 
 
-def _rate(row: Mapping[str, object]) -> float | None:
-    rate = row["steps_per_s"]
-    return rate if isinstance(rate, float) else None
-
-
-def _candidates(spec: EnvSpec, *, alone: bool) -> list[str]:
+def _candidates(spec: EnvSpec, *, is_vector: bool) -> list[str]:
     """The vectorizers that can step it."""
     resolved, found = resolve(spec.env), []
     for name in (*OWN, *LOOPS):
         with suppress(EnvError):
             choose_vectorizer(replace(spec, vectorizer=name), resolved)
-            if resolved.kind != "function" or alone != (name == "native"):
+            if resolved.kind != "function" or is_vector == (name == "native"):
                 found.append(name)
     return found
 
 
-def _auto(spec: EnvSpec, found: Sequence[Mapping[str, object]]) -> str:
-    """The one that raypid takes by itself."""
+def _auto(spec: EnvSpec, waits: Mapping[str, bool]) -> str:
+    """The one that raypid takes by itself. waits: those that were measured, and whether their steps wait."""
     _, chosen = check(spec)
     if chosen != "auto":
         return chosen
-    names = [row["vectorizer"] for row in found]
-    if "sync" not in names:
+    if "sync" not in waits:
         return "native"
-    return "threads" if any(row["vectorizer"] == "sync" and row["waits"] for row in found) else "sync"
+    return "threads" if waits["sync"] else "sync"
 
 
 def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
-    pulse, what = exam.channel.pulse, "cannot be made"
-    pulse.rest()
+    what = "cannot be made"
+    exam.channel.alive()
     try:
         with closing(make_vector(spec)) as vector:
-            pulse.rest()
             what = "failed"
-            return _stepped(vector, vector.reset(), exam, seconds, pulse)
+            return _stepped(vector, exam, seconds)
     except UserError as error:
         return {"note": f"{what}: {str(error).splitlines()[-1]}"}
-    finally:
-        pulse.rest()
 
 
-def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
-    """Random actions [B, *] that the masks in `obs` allow."""
-    rows = [from_tree(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
-    return to_tree(exam.env.action_space, [exam.action(row) for row in rows])
-
-
-def _stepped(vector: VectorEnv, obs: Tree, exam: Exam, seconds: float, pulse: Pulse) -> dict[str, object]:
-    space, num = vector.action_space, vector.num_envs
+def _stepped(vector: VectorEnv, exam: Exam, seconds: float) -> dict[str, object]:
+    exam.channel.alive()
+    obs, space, num = vector.reset(), vector.action_space, vector.num_envs
     space.seed(SEED)
     actions = [to_tree(space, [space.sample() for _ in range(num)]) for _ in range(BATCHES)]
     steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
     until = time.perf_counter() + seconds
     while steps < 2 or time.perf_counter() < until:
+        exam.channel.alive()
         action = _allowed(exam, obs, num) if exam.is_masked else actions[steps % BATCHES]
         start, start_cpu = time.perf_counter(), time.thread_time()
         step = vector.step(action)
@@ -164,8 +143,14 @@ def _stepped(vector: VectorEnv, obs: Tree, exam: Exam, seconds: float, pulse: Pu
         if steps:
             wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
             valid += int(np.count_nonzero(step.valid))
-        pulse.rest()
+    exam.channel.alive()
     return {"steps_per_s": valid / wall, "waits": waits(wall / (steps * num), cpu / (steps * num))}
+
+
+def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
+    """Random actions [B, *] that the masks in `obs` allow."""
+    rows = [from_tree(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
+    return to_tree(exam.env.action_space, [exam.action(row) for row in rows])
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -196,36 +181,40 @@ class Replayed(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def measure_training(
-    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, object]], seconds: float
+    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, Any]], seconds: float
 ) -> dict[str, object]:
     """Measure for about `seconds` seconds what the algorithm costs for each step, and add what the environment costs: the time of a million steps.
 
     Both are measured one after the other and in one process. Evaluations are left out.
     """
-    pulse = exam.channel.pulse
-    pulse.rest()
     observation, action = exam.env.observation_space, exam.env.action_space
-    images = any(part.is_picture for part in exam.observations.parts)
 
     def replayed(num_envs: int) -> Replayed:
         return Replayed(num_envs, exam.kept, observation, action)
 
-    small = (SMALL_IMAGES if images else SMALL)[run]
+    short = _short_iterations(run, images=any(part.is_picture for part in exam.observations.parts))
     settings = {"num_envs_per_worker": config.num_envs_per_worker, "frame_stack": config.frame_stack, "seed": SEED}
     try:
-        with Agent(run, {"env": replayed, **settings, **small}) as agent:
-            agent_s, updates = _learned(agent, run, seconds, pulse)
+        with Agent(run, {"env": replayed, **settings, **short}) as agent:
+            agent_s, updates = _learned(agent, run, exam, seconds)
     except UserError as error:
         return {"seconds": None, "env_share": None, "note": _why_not(run, error, action)}
     except ModuleNotFoundError as error:
         return {"seconds": None, "env_share": None, "note": f"{run} needs the package {error.name!r}"}
-    auto = next((row for row in vectors if row["auto"]), None)
-    rate = None if auto is None else _rate(auto)
-    env_s = 1 / rate if rate else exam.mean_step_s()
+    rate = next((row["steps_per_s"] for row in vectors if row["auto"]), None)
+    env_s = 1 / rate if rate else exam.mean_times()[0]
     return {
         "seconds": MILLION * (env_s + agent_s), "env_share": env_s / (env_s + agent_s), "env_s_per_step": env_s,
         "learning_s_per_step": agent_s, "updates_per_step": updates, "note": "",
     }  # fmt: skip
+
+
+def _short_iterations(run: str, *, images: bool) -> dict[str, int]:
+    """Settings that make an iteration short and leave what a step costs as it is."""
+    if run == "PPO":
+        return {"fragment_length": 16 if images else 64}
+    steps, rows = (8, 512) if images else (64, 4_096)
+    return {"start_steps": 256, "buffer_size": rows, "steps_per_iteration": steps}
 
 
 def _why_not(run: str, error: UserError, action: Space) -> str:
@@ -236,16 +225,16 @@ def _why_not(run: str, error: UserError, action: Space) -> str:
     return text if text.startswith(f"{run} ") else f"{run}: {text}"
 
 
-def _learned(agent: Agent, run: str, seconds: float, pulse: Pulse) -> tuple[float, float]:
+def _learned(agent: Agent, run: str, exam: Exam, seconds: float) -> tuple[float, float]:
     """(Seconds for each step without the environment, updates for each step) of some iterations."""
     until = time.monotonic() + seconds
     while not agent.num_updates:  # imports, and the rows to start with
         agent.train()
-        pulse.rest()
+        exam.channel.alive()
     steps, updates, spent = agent.timesteps, agent.num_updates, 0.0
     for _ in range(ITERATIONS[run]):
         result = agent.train()
-        pulse.rest()
+        exam.channel.alive()
         spent += result["time_this_iter_s"] - result["timing/env"]
         if time.monotonic() > until:
             break

@@ -1,14 +1,16 @@
-"""What a check of an environment has found: findings, facts, and both as plain data."""
+"""What a check of an environment has found: findings and facts, as plain data and on one screen."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
 
-from raypid.check.finding import SEVERITIES, Finding, Severity
-from raypid.check.screen import screen
-
+Severity: TypeAlias = Literal["problem", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 FACTS = (
     "observation",
     "action",
@@ -27,6 +29,26 @@ FACTS = (
 )
 """Keys of `EnvReport.facts`, and of the JSON document. What was not reached is null there."""
 FORMAT = 1
+LABEL = 12
+"""Columns of the labels on the screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a user may want to know."""
+
+    severity: Severity
+    """problem: training would fail or learn something wrong. warning: it may. note: raypid copes, or it is only good to know."""
+    topic: str
+    text: str
+    advice: str = ""
+    """What to do, with the setting that does it."""
+    where: str = ""
+    """The user's line, as "file:line in function"."""
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.topic}: {self.text}{place} {self.advice}".rstrip()
 
 
 @dataclass(slots=True)
@@ -74,30 +96,166 @@ class EnvReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON can hold it: keys that do not change between versions, null for what is unknown."""
-        found: dict[str, object] = {
+        found = {
             "format": FORMAT,
             "env": self.env,
             "ok": self.ok,
             "seconds": round(self.seconds, 3),
             **{f"{severity}s": [asdict(f) for f in self.of(severity)] for severity in SEVERITIES},
             "advice": self.advice,
+            **{key: self.facts.get(key) for key in FACTS},
         }
-        plain = _plain({**found, **{key: self.facts.get(key) for key in FACTS}})
-        assert isinstance(plain, dict)
+        plain: dict[str, object] = json.loads(json.dumps(found), parse_constant=lambda not_finite: None)
         return plain
 
     def screen(self, width: int, height: int | None = None) -> str:
-        """The report in lines of at most `width` columns; only what fits into `height` lines, if that is given."""
-        return screen(self.env, self.findings, self.facts, self.seconds, width, height)
+        """The report in lines of at most `width` columns.
+
+        Args:
+            height: lines that there are: what would not fit is counted, notes first. None: all of it.
+        """
+        width = max(40, width)
+        lines = textwrap.wrap(self._headline(), width)
+        # problems come first, and of the rest as much as fits
+        most = 1 if self.problems and height is not None else None
+        found = {s: [(s, _row(f.severity, _on_screen(f), width)) for f in self.of(s)] for s in SEVERITIES}
+        measured = [("measurement", _row(label, text, width, most)) for label, text in _measurements(self.facts)]
+        left: Counter[str] = Counter()
+        for kind, rows in (*found["problem"], *found["warning"], *measured, *found["note"]):
+            if left or (height is not None and len(lines) + len(rows) + 1 >= height):
+                left[kind] += 1
+            else:
+                lines += rows
+        if left:
+            lines.append(f"{' and '.join(num_of(num, kind) for kind, num in left.items())} more: --all or --json")
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        counts = [num_of(len(found), found[0].severity) for found in (self.problems, self.warnings) if found]
+        steps = _part(self.facts, "episodes").get("steps")
+        after = f" after {num_of(steps, 'random step')}" if steps else ""
+        return f"{self.env}: {' and '.join(['no problems'] * self.ok + counts)}{after}, {self.seconds:.1f} s"
 
     def __repr__(self) -> str:
         return self.screen(100)
 
 
-def _plain(value: object) -> object:
-    """Replace numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _plain(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _row(label: str, text: str, width: int, most_lines: int | None = None) -> list[str]:
+    """A text in lines, with a label before the first one."""
+    return textwrap.wrap(
+        text, width, initial_indent=f"{label:<{LABEL}}", subsequent_indent=" " * LABEL, break_on_hyphens=False, max_lines=most_lines,
+        placeholder=" ...",
+    )  # fmt: skip
+
+
+def _on_screen(finding: Finding) -> str:
+    where = f" [{finding.where}]" if finding.where else ""
+    advice = f" -> {finding.advice}" if finding.advice else ""
+    return f"{finding.topic}: {finding.text}{where}{advice}"
+
+
+def _part(facts: Mapping[str, object], topic: str) -> Mapping[str, Any]:
+    """The facts of one topic; empty if it was not reached."""
+    part = facts.get(topic)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The lines of measurements: (label, text)."""
+    observation, action, reward, episodes, reset, seeding, step, render = (
+        _part(facts, topic)
+        for topic in ("observation", "action", "reward", "episodes", "reset", "seeding", "step", "render")
+    )
+    if observation:
+        yield "observation", observation["space"] + _seen(observation)
+    if action:
+        scaling = {"bounds": "; raypid scales -1..1 to the bounds", "partly none": "; not bounded, so not scaled"}
+        yield "action", action["space"] + scaling.get(action.get("scaling"), "")
+    if reward.get("mean") is not None:
+        returns = f"; random episodes return {_spread(reward, 'return_')}" if reward["return_mean"] is not None else ""
+        yield "reward", f"{_spread(reward)} a step{returns}"
+    if episodes.get("steps"):
+        yield "episodes", _lengths(episodes)
+    begins = {True: "starts differently each time", False: "always starts alike"}.get(reset.get("unseeded_differ"))
+    times = [_time(reset)] if reset.get("calls") else []
+    if times or begins:
+        yield "reset", "; ".join([*times, *filter(None, [begins])])
+    if seeding.get("same_episode") is not None:
+        differ = {True: "; other seeds differ", False: "; every seed gives the same first observation"}
+        same = "the same" if seeding["same_episode"] else "another"
+        yield "seeding", f"same seed, {same} episode{differ.get(reset['seeds_differ'], '')}"
+    if step.get("calls"):
+        yield "step", _time(step)
+    if render:
+        fps = f" at {render['fps']:g} frames/s" if render["fps"] else ""
+        yield "video", f"rgb_array{fps}" if "rgb_array" in render["modes"] else "none: no render mode rgb_array"
+    if rows := facts.get("vectorizers"):
+        yield "steps/s", _vectors(rows)
+    if training := facts.get("training"):
+        yield "1M steps", "; ".join(_training(run, row) for run, row in training.items())
+
+
+def _seen(observation: Mapping[str, Any]) -> str:
+    parts = [p for p in observation.get("parts", []) if p["max"] is not None]
+    if not parts:
+        return ""
+    infinite = max(p["infinite_share"] for p in parts)
+    pictures = [p["path"] for p in parts if p["picture"]]
+    text = f"; seen {min(p['min'] for p in parts):.4g} to {max(p['max'] for p in parts):.4g}"
+    text += f", not finite in {infinite:.1%} of the steps" if infinite else ""
+    return text + (f"; a picture{': ' if any(pictures) else ''}{', '.join(pictures)}" if pictures else "")
+
+
+def _spread(numbers: Mapping[str, Any], prefix: str = "") -> str:
+    low, high, mean = (numbers[f"{prefix}{what}"] for what in ("min", "max", "mean"))
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, mean {mean:.4g}"
+
+
+def _lengths(episodes: Mapping[str, Any]) -> str:
+    limit = f"limit {episodes['time_limit']:,}" if episodes["time_limit"] else "no time limit known"
+    if not episodes["episodes"]:
+        return f"none ended in {num_of(episodes['unfinished_steps'], 'step')}; {limit}"
+    low, high = episodes["length_min"], episodes["length_max"]
+    lengths = num_of(high, "step") if low == high else f"{low:,} to {num_of(high, 'step')}"
+    return f"{lengths}; {episodes['terminated']} terminated, {episodes['truncated']} truncated; {limit}"
+
+
+def _time(times: Mapping[str, Any]) -> str:
+    """The mean, and the usual spread; the longest where it is far outside of that and counts."""
+    mean, p95, longest = times["mean_s"], times["p95_s"], times["max_s"]
+    rare = f", one took {duration(longest)}" if longest > 10 * p95 and longest > 0.01 * mean * times["calls"] else ""
+    usual = f", usually {duration(times['median_s'])}" if mean > 1.5 * times["median_s"] else ""
+    return f"{duration(mean)} on average{usual} ({duration(times['p5_s'])} to {duration(p95)}{rare})"
+
+
+def _vectors(rows: Sequence[Mapping[str, Any]]) -> str:
+    rates = [
+        f"{row['vectorizer']}{' (auto)' * row['auto']} {_number(row['steps_per_s'])} with {row['num_envs']}"
+        for row in rows
+        if row["steps_per_s"]
+    ]
+    missing = " and ".join(row["vectorizer"] for row in rows if not row["steps_per_s"])
+    return ", ".join([*rates, *([f"not measured: {missing}"] if missing else [])])
+
+
+def _training(run: str, row: Mapping[str, Any]) -> str:
+    if not row["seconds"]:
+        return str(row["note"].rstrip("."))
+    return f"{run} about {duration(row['seconds'])} ({row['env_share']:.0%} environment)"
+
+
+def num_of(number: int, thing: str) -> str:
+    """A count with its noun: "1 step", "5,000 steps"."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it."""
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size * (2 if size > 1 else 1):
+            return f"{_number(seconds / size)} {unit}"
+    return f"{seconds * 1e6:.2g} us" if seconds < 1e-5 else f"{seconds * 1e6:.0f} us"

@@ -22,20 +22,19 @@ def made_alone(spec: EnvSpec) -> Any:
     Raises:
         EnvError: it cannot be made, or is none.
     """
-    resolved, vectorizer = check(replace(spec, num_envs=1))
-    if vectorizer == "native" and resolved.kind == "gym":
-        vectorizer = "auto"
+    spec = replace(spec, num_envs=1)
+    resolved, vectorizer = check(spec)
     if resolved.kind == "function":
-        made = call(resolved.creator, replace(spec, num_envs=1), 0, num_envs=1)
+        made = call(resolved.creator, spec, 0, num_envs=1)
         if not isinstance(made, gymnasium.vector.VectorEnv):
             return wrap(made, spec, resolved)
         close_vector(made)
-        if made.num_envs != 1:  # a function without the parameter num_envs says how many
-            fixed = make_vector(replace(spec, num_envs=made.num_envs, vectorizer="native"))
-            return AsOne(fixed, spec.time_limit, is_fixed=True)
-        vectorizer = "native"
+        # a function without the parameter num_envs says how many
+        spec, vectorizer = replace(spec, num_envs=made.num_envs), "native"
+    elif resolved.kind == "gym" and vectorizer == "native":
+        vectorizer = "auto"
     if vectorizer in ("native", "envpool"):
-        return AsOne(make_vector(replace(spec, num_envs=1, vectorizer=vectorizer)), spec.time_limit)
+        return AsOne(make_vector(replace(spec, vectorizer=vectorizer)), spec.time_limit)
     return make_env(spec, resolved, 0)
 
 
@@ -50,15 +49,10 @@ def takes_all_as_dict(spec: EnvSpec) -> str:
 
 
 class AsOne(gymnasium.Env[Any, Any]):
-    """The first stream of a vector; others do the same.
+    """The first stream of a vector; others, if it cannot be made with one, do the same."""
 
-    Args:
-        is_fixed: the vector holds as many streams as it does, whatever is asked for.
-    """
-
-    def __init__(self, vector: VectorEnv, time_limit: int | None, *, is_fixed: bool = False) -> None:
-        self.vector, self.is_fixed = vector, is_fixed
-        self.time_limit = time_limit or _limit_of_envpool(vector)
+    def __init__(self, vector: VectorEnv, time_limit: int | None) -> None:
+        self.vector, self.time_limit = vector, time_limit
         self.observation_space, self.action_space = vector.observation_space, vector.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -80,7 +74,17 @@ class AsOne(gymnasium.Env[Any, Any]):
         self.vector.close()
 
 
-def _limit_of_envpool(vector: VectorEnv) -> int | None:
-    with contextlib.suppress(AttributeError, TypeError):
-        return int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
-    return None
+def time_limit_of(env: Any) -> int | None:
+    """The steps after which a wrapper, or the vector around it, cuts episodes."""
+    kwargs = getattr(env.spec, "kwargs", None) or {}
+    if isinstance(frames := kwargs.get("max_num_frames_per_episode"), int):  # of ALE
+        return frames // 4
+    limits = []
+    while isinstance(env, gymnasium.Wrapper):
+        limits += [env._max_episode_steps] if isinstance(env, gymnasium.wrappers.TimeLimit) else []
+        env = env.env
+    own = getattr(env, "time_limit", None)
+    if isinstance(env, AsOne) and own is None:
+        with contextlib.suppress(AttributeError, TypeError):
+            return int(env.vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]  # of EnvPool
+    return min(limits) if limits else own if isinstance(own, int) else None

@@ -22,8 +22,7 @@ class Observations:
     """What the observations of an environment have been, part by part."""
 
     def __init__(self, space: Space) -> None:
-        self.layout = ObservationLayout(space)
-        self.parts = [Part(part) for part in self.layout.parts]
+        self.parts = [Part(part) for part in ObservationLayout(space).parts]
         self.num = 0
 
     def look(self, obs: Any, step: int) -> list[tuple[str, str]]:
@@ -32,7 +31,7 @@ class Observations:
         found: list[tuple[str, str]] = []
         for part in self.parts:
             try:
-                value = part.part.reach(obs) if part.part.keys else obs
+                value = part.part.reach(obs)
                 found += part.look(value, of_reset=step == 0, num=self.num)
             except ObservationError as error:
                 found.append((f"misfit {part.part.path}", str(error)))
@@ -70,23 +69,20 @@ class Part:
             self.num_infinite += 1
             _, place, at = first_place(~np.isfinite(array[None]))
             return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{at}.")]
-        bad = part.beyond(array)
-        found = self._beyond(array, bad, of_reset=of_reset) if bad.any() else []
-        np.minimum(self.low, array, out=self.low)
-        np.maximum(self.high, array, out=self.high)
+        self.low, self.high = np.minimum(self.low, array), np.maximum(self.high, array)
         self.sum += array
         self.squares += np.square(array, dtype=float)
         self.num += 1
-        return found
+        bad = part.beyond(array)
+        return self._beyond(array, bad, of_reset=of_reset) if bad.any() else []
 
     def _beyond(self, array: Array, bad: Array, *, of_reset: bool) -> list[tuple[str, str]]:
         part, (_, place, at) = self.part, first_place(bad[None])
-        bounds = f"[{part.low[place]:.6g}, {part.high[place]:.6g}]"
-        text = f"{part.label} is {array[place]:.6g}{at}, outside {bounds}"
+        text = f"{part.label} is {array[place]:.6g}{at}, outside [{part.low[place]:.6g}, {part.high[place]:.6g}]"
         if not part.is_box:
             return [(f"outside {part.path}", f"{text}: its space is {words(part.space)}.")]
+        self.is_refused |= of_reset
         if of_reset:
-            self.is_refused = True
             return [(f"outside {part.path}", f"{text}. Declare the bounds that hold, or infinite ones.")]
         self.num_outside += 1
         if not self.is_refused:
@@ -100,43 +96,34 @@ class Part:
 
     def facts(self) -> dict[str, object]:
         """Its range, per element where there are few."""
-        part, seen = self.part, self.num > 0
-        variance = self.squares / max(1, self.num) - np.square(self.sum / max(1, self.num))
-        deviation = np.sqrt(np.maximum(0, variance))
+        part, num = self.part, max(1, self.num)
+        deviation = np.sqrt(np.maximum(0, self.squares / num - np.square(self.sum / num)))
+        extremes = {"min": self.low.min, "max": self.high.max, "std_min": deviation.min, "std_max": deviation.max}
+        is_seen = self.num > 0 and self.low.size > 0
         return {
             "path": part.path, "space": words(part.space), "shape": list(part.shape), "dtype": str(part.dtype),
             "picture": self.is_picture, "symbols": is_picture(part.leaf) and not self.is_picture,
             "normalized": not self.is_picture and bound_of(part.leaf) > PLAIN,
-            "given_dtypes": sorted(self.given), "size": int(np.prod(part.shape)),
-            "min": float(self.low.min()) if seen and self.low.size else None,
-            "max": float(self.high.max()) if seen and self.low.size else None,
-            "std_min": float(deviation.min()) if seen and self.low.size else None,
-            "std_max": float(deviation.max()) if seen and self.low.size else None,
-            "constant_elements": int((self.low == self.high).sum()) if seen else 0,
+            "given_dtypes": sorted(self.given), "size": self.low.size,
+            **{name: float(extreme()) if is_seen else None for name, extreme in extremes.items()},
+            "constant_elements": int((self.low == self.high).sum()),
             "infinite_share": self.num_infinite / max(1, self.num + self.num_infinite),
-            "outside_share": self.num_outside / self.num if seen else 0.0, "outside": self.outside,
+            "outside_share": self.num_outside / num, "outside": self.outside,
         }  # fmt: skip
 
 
-def reward_facts(values: Sequence[float], returns: Sequence[float]) -> dict[str, object]:
-    """The range of rewards, and that of the returns of whole episodes."""
-    return {
-        "min": min(values, default=None), "max": max(values, default=None),
-        "mean": float(np.mean(values)) if values else None,
-        "nonzero_share": float(np.count_nonzero(values)) / len(values) if values else None,
-        "return_min": min(returns, default=None), "return_max": max(returns, default=None),
-        "return_mean": float(np.mean(returns)) if returns else None,
-    }  # fmt: skip
+def spread(values: Sequence[float], prefix: str = "") -> dict[str, float | None]:
+    """The smallest, the largest and the mean of some numbers; None if there are none."""
+    mean = float(np.mean(values)) if values else None
+    return {f"{prefix}min": min(values, default=None), f"{prefix}max": max(values, default=None), f"{prefix}mean": mean}
 
 
-def quantiles(seconds: Sequence[float]) -> dict[str, float | int | None]:
-    """Mean, median, 5th and 95th percentile and the longest of times, in seconds. The first call, which warms up, is left out."""
-    usual = seconds[1:] or seconds
-    if not usual:
-        return {"calls": 0, "mean_s": None, "median_s": None, "p5_s": None, "p95_s": None, "max_s": None}
-    p5, median, p95 = np.percentile(usual, (5, 50, 95)).tolist()
-    mean = float(np.mean(usual))
-    return {"calls": len(seconds), "mean_s": mean, "median_s": median, "p5_s": p5, "p95_s": p95, "max_s": max(usual)}
+def quantiles(seconds: Array) -> dict[str, float | int | None]:
+    """Mean, median, 5th and 95th percentile and the longest of times [N], in seconds."""
+    if not seconds.size:
+        return {"mean_s": None, "median_s": None, "p5_s": None, "p95_s": None, "max_s": None}
+    p5, median, p95, longest = np.percentile(seconds, (5, 50, 95, 100)).tolist()
+    return {"mean_s": float(seconds.mean()), "median_s": median, "p5_s": p5, "p95_s": p95, "max_s": longest}
 
 
 def words(space: Space) -> str:
@@ -151,19 +138,17 @@ def words(space: Space) -> str:
 
 
 def _bounds(space: gymnasium.spaces.Box) -> str:
+    low, high = np.unique(space.low), np.unique(space.high)
     if not space.low.size:
         return "empty"
-    low, high = (f"{b.flat[0]:.4g}" if (b == b.flat[0]).all() else "each its own" for b in (space.low, space.high))
-    return "bounds differ" if "each its own" in (low, high) else f"{low} to {high}"
+    return f"{low[0]:.4g} to {high[0]:.4g}" if low.size == high.size == 1 else "bounds differ"
 
 
 def unbounded_words(space: gymnasium.spaces.Box) -> str:
     """Say which elements of a Box have no bound, or only one."""
     no_low, no_high = ~np.isfinite(space.low), ~np.isfinite(space.high)
     num, size = int((no_low | no_high).sum()), space.low.size
-    which = "bound" if (no_low & no_high).any() else "lower bound" if no_low.any() and not no_high.any() else (
-        "upper bound" if no_high.any() and not no_low.any() else "bound on one side"
-    )  # fmt: skip
+    which = "bound" if no_low.any() and no_high.any() else "lower bound" if no_low.any() else "upper bound"
     if num == size:
-        return f"{words(space)} has no {which}{'s' if size > 1 and which != 'bound on one side' else ''}"
+        return f"{words(space)} has no {which}{'s' * (size > 1)}"
     return f"{num} of {size} elements {'has' if num == 1 else 'have'} no {which}"

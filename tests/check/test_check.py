@@ -22,11 +22,11 @@ from patience import wait_until
 
 import raypid
 from raypid.check.advice import findings
-from raypid.check.apart import Channel, Pulse
+from raypid.check.apart import Channel
+from raypid.check.checks import examine
 from raypid.check.costs import measure_vectors
 from raypid.check.exam import Exam
-from raypid.check.report import FACTS, EnvReport
-from raypid.check.screen import duration
+from raypid.check.report import FACTS, EnvReport, duration
 from raypid.cli import main
 from raypid.envs import EnvSpec, make_vector
 from raypid.nn.allocation import keep_freed_memory
@@ -155,7 +155,7 @@ def test_much_that_does_little_harm_is_no_problem() -> None:
         (broken.Endless, {}, "warning", "none ended within .* no time limit. time_limit=1000"),
         (broken.NoSeed, {}, "warning", "takes no seed, and there is no seed"),
         (broken.Aliased, {}, "note", "changes after it was returned"),
-        (broken.FallsBehind, {}, "note", r"ends its process \(exit code 5\); raypid never does that"),
+        (broken.FallsBehind, {}, "note", r"ends its process \(exit code 5\). raypid never does that"),
     ],
 )
 def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity: str, text: str) -> None:
@@ -267,6 +267,7 @@ def test_the_next_command_has_what_the_environment_needs(episodes: Any, settings
     """A run on episodes that never end reports no return."""
     facts = {
         "episodes": {"time_limit": None, "unfinished_steps": 900, "length_max": 9, "length_min": 3, "length_mean": 5, "terminated": 40, **episodes},
+        "reward": {"min": 0.0, "max": 1.0, "return_min": 0.0, "return_max": 5.0}, "step": {"mean_s": 1e-5}, "reset": {"mean_s": 1e-5},
         "training": {"PPO": {"seconds": 9.0, "env_share": 0.1, "env_s_per_step": 1e-5}},
         "action": {"space": "Discrete(2)"},
     }  # fmt: skip
@@ -276,8 +277,8 @@ def test_the_next_command_has_what_the_environment_needs(episodes: Any, settings
 
 def test_costs_count_resets_and_steps_that_rarely_take_long() -> None:
     spec = EnvSpec(env=broken.Waits, num_envs=8)
-    exam = Exam(spec, Channel(lambda message: None, Pulse()), 0.5)
-    exam.run()
+    exam = Exam(spec, Channel(lambda message: None), 0.5)
+    examine(exam)
     rows = {str(row["vectorizer"]): row for row in measure_vectors(spec, exam, 0.2)}
     rates = {name: row["steps_per_s"] for name, row in rows.items()}
     assert isinstance(rates["sync"], float) and isinstance(rates["threads"], float)

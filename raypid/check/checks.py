@@ -1,0 +1,299 @@
+"""What is asked of an environment beside the results of its calls: spaces, resets, seeds, a second copy. Runs in the process apart."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+import re
+import time
+import warnings
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from raypid.check.apart import AFTER_END, CLOSE, MAKE, STEP, place_of, words_of
+from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
+from raypid.check.single import AsOne, made_alone
+from raypid.check.watch import Observations, unbounded_words, words
+from raypid.envs.adapter import Adapted, is_seeded, takes
+from raypid.errors import shorten
+from raypid.nn.allocation import return_freed_memory
+from raypid.spaces import SpaceError, space_leaves
+
+Played: TypeAlias = "tuple[list[Any], list[tuple[Any, float, bool]]]"
+"""The actions of an episode, or of its beginning, and what came: (observation, reward, whether it ended), of the reset first."""
+MOST_STEPS, MOST_EPISODES = 5_000, 200
+SLIGHT = 0.05
+"""Part of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
+
+
+def examine(exam: Exam) -> None:
+    """Ask all of it except `ask_gymnasium` and `after_end`.
+
+    Raises:
+        Broken: it cannot be stepped, or its spaces are not supported.
+    """
+    spaces(exam)
+    first = resets(exam)
+    try:
+        played = beginning(exam, first)
+        before = _global_random()
+        episodes(exam)
+    finally:
+        exam.tell_play()
+    after = _global_random()
+    seeding(exam, played, [name for name in before if before[name] != after[name]])
+    second(exam)
+
+
+def spaces(exam: Exam) -> None:
+    """Look at the spaces themselves."""
+    env, leaves = exam.env, {}
+    for role, space in (("observation", env.observation_space), ("action", env.action_space)):
+        try:
+            leaves[role] = space_leaves(space, role)
+        except SpaceError as error:
+            exam.find("problem", f"{role} space", str(error))
+    exam.tell(
+        observation={"space": words(env.observation_space)}, action={"space": words(env.action_space)}, render=_render(env)
+    )  # fmt: skip
+    if len(leaves) < 2:
+        raise Broken
+    for leaf in leaves["observation"]:
+        if isinstance(leaf.space, gymnasium.spaces.Box) and (leaf.space.low > leaf.space.high).any():
+            part = f"part {leaf.path!r} of the observation" if leaf.path else "the observation"
+            exam.find("problem", "observation space", f"{part} has a lower bound above its upper one.", key=leaf.path)
+    _judge_actions(exam, [leaf.space for leaf in leaves["action"] if isinstance(leaf.space, gymnasium.spaces.Box)])
+    exam.observations = Observations(env.observation_space)
+    env.action_space.seed(SEED)
+
+
+def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
+    unbounded = [b for b in boxes if not (np.isfinite(b.low) & np.isfinite(b.high)).all()]
+    scaled = [b for b in boxes if b not in unbounded and not ((b.low == -1) & (b.high == 1)).all()]
+    scaling = "none" if not boxes else "partly none" if unbounded else "bounds" if scaled else "identity"
+    exam.tell(action={**exam.facts["action"], "scaling": scaling})
+    for box in unbounded[:1]:
+        exam.find(
+            "warning", "action space",
+            f"{unbounded_words(box)}: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC, TD3 and DDPG "
+            "refuse them.",
+            "Declare bounds: raypid then scales [-1, 1] to them.",
+        )  # fmt: skip
+    for box in scaled[:1]:
+        if (box.low == box.high).any():
+            text = f"{words(box)} has elements whose bounds are equal: they do nothing."
+            exam.find("warning", "action space", text, key="equal")
+
+
+def resets(exam: Exam) -> Any:
+    """What does a reset depend on: the seed, what was before, nothing? Returns the observation of reset(seed=SEED) if that was the last."""
+    first, again = deepcopy(exam.reset(seed=SEED)), deepcopy(exam.reset(seed=SEED))
+    others = [deepcopy(exam.reset(seed=SEED + k)) for k in range(1, 5) if not exam.is_over(0.15)]
+    unseeded = [deepcopy(exam.reset()) for _ in range(4) if not exam.is_over(0.25)]
+    seeds_differ = not all(same(first, other) for other in others) if others else None
+    unseeded_differ = not all(same(unseeded[0], other) for other in unseeded) if len(unseeded) > 1 else None
+    exam.tell(
+        reset={
+            "same_seed_same_observation": same(first, again), "seeds_differ": seeds_differ, "unseeded_differ": unseeded_differ,
+            "takes_seed": is_seeded(exam.env), "takes_options": takes(exam.env.unwrapped.reset, "options"),
+        }
+    )  # fmt: skip
+    if seeds_differ and unseeded_differ is False and is_seeded(exam.env):
+        exam.find(
+            "problem", "reset",
+            "reset() without a seed begins every episode alike, though seeds make it differ: all training would be one episode, as seeds are "
+            "given only once.",
+            "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random.",
+        )  # fmt: skip
+    return None if others or unseeded else again
+
+
+def beginning(exam: Exam, first: Any) -> Played:
+    """Play the beginning of an episode with a seed."""
+    first = deepcopy(exam.reset(seed=SEED)) if first is None else first
+    actions, rows = [], [(first, 0.0, False)]
+    for action, obs, reward, has_ended in exam.play(first):
+        actions.append(action)
+        rows.append((deepcopy(obs), reward, has_ended))
+        num = len(actions)
+        if num == REPLAYED or exam.has_stepped_enough(0.4 if num > 2 else 1.0):
+            break
+    return actions, rows
+
+
+def episodes(exam: Exam) -> None:
+    """Play episodes with random actions until the time is up, and see whether memory grows."""
+    return_freed_memory()  # a training in this process may have kept some, which a leak would use up first
+    size = _size()
+    while exam.num_steps < MOST_STEPS and len(exam.lengths) < MOST_EPISODES:
+        if exam.num_steps and exam.is_over(0.75):
+            break
+        for _ in exam.play(exam.reset()):
+            if exam.num_steps >= MOST_STEPS or exam.has_stepped_enough(0.75):
+                break
+    if exam.num_steps > 2_000 and size:
+        grown = (_size() - size) / 1e6 / (exam.num_steps / 1000)
+        exam.tell(memory={"mb_per_1000_steps": round(grown, 3)})
+
+
+def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
+    """Play the same episode again, after others: same seed, same actions. `drew`: the global generators that episodes drew from."""
+    found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": drew}
+    if not exam.facts["reset"]["takes_seed"]:
+        exam.tell(seeding=found)
+        return exam.find(
+            "warning", "seeding", "reset() takes no seed, and there is no seed(n): a run cannot be repeated.",
+            "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random.",
+        )  # fmt: skip
+    first = deepcopy(exam.reset(seed=SEED))
+    rows = [(first, 0.0, False)]
+    for _, obs, reward, has_ended in exam.play(first, before[0]):
+        rows.append((deepcopy(obs), reward, has_ended))
+        if exam.has_stepped_enough() and len(rows) > 3:
+            break
+    at, what = _difference(before[1], rows)
+    exam.tell(seeding=found | {"same_episode": at is None, "differs_at_step": at})
+    if at is not None and getattr(exam.env.spec, "nondeterministic", False):
+        exam.find("note", "seeding", "the same seed gives another episode, as its registration says.")
+    elif drew:
+        exam.find(
+            "warning" if at is None else "problem", "seeding",
+            f"it draws from the global generator of {' and '.join(drew)}, which the environments of a worker share: no episode can be repeated.",
+            "Draw from self.np_random, which super().reset(seed=seed) seeds.",
+        )  # fmt: skip
+    elif at == 0 and exam.facts["reset"]["same_seed_same_observation"]:
+        exam.find(
+            "problem", "reset",
+            f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left.",
+            "Set everything that step() changes in reset().",
+        )  # fmt: skip
+    elif at and _is_slight(before[1], rows, at):
+        exam.find(
+            "warning", "seeding",
+            f"with the same seed and the same actions, the observation of step {at:,} differs a little, as with physics engines that keep "
+            "something over a reset: a run cannot be repeated to the bit.",
+        )  # fmt: skip
+    elif at is not None:
+        place = "the first observation differs" if at == 0 else (
+            f"the {what} of step {at:,} differs: what happens after the reset is not seeded, or something of earlier episodes is left"
+        )  # fmt: skip
+        exam.find(
+            "problem", "seeding", f"with the same seed and the same actions, {place}.",
+            "super().reset(seed=seed) in reset(), then draw only from self.np_random; set in reset() all that step() changes.",
+        )  # fmt: skip
+
+
+def _difference(one: list[Any], other: list[Any]) -> tuple[int | None, str]:
+    """The first step in which two episodes differ (0: the first observation) and in what; None if they do not."""
+    for number, both in enumerate(zip(one, other)):
+        for what, a, b in zip(("observation", "reward", "end"), *both):
+            if not same(a, b):
+                return number, what
+    return None, ""
+
+
+def _is_slight(one: list[Any], other: list[Any], number: int) -> bool:
+    """Whether two episodes part, in step `number`, by little of what the observation varies by."""
+    if same(one[number][0], other[number][0]):
+        return False
+    try:
+        seen = np.array([obs for obs, *_ in one], float)
+        apart = np.abs(seen[number] - np.asarray(other[number][0], float))
+    except (TypeError, ValueError):
+        return False
+    return bool(apart.max() <= SLIGHT * (seen.max(0) - seen.min(0)).max())
+
+
+def _global_random() -> dict[str, bytes]:
+    """The states of the generators that a whole process shares."""
+    return {"numpy (np.random)": pickle.dumps(np.random.get_state()), "random": pickle.dumps(random.getstate())}
+
+
+def second(exam: Exam) -> None:
+    """Make a second one beside the first, as vectors and workers do, and look whether it can be sent to them."""
+    if exam.made_again_s > MORE_S:
+        return
+    start = time.perf_counter()
+    try:
+        with exam.channel.running(MAKE):
+            other = made_alone(replace(exam.spec, worker_index=1))
+        exam.made_again_s = time.perf_counter() - start
+        with contextlib.suppress(Exception), exam.channel.running(CLOSE):  # `Exam.close` says what is wrong with it
+            other.close()
+    except BaseException as error:
+        text = f"a second one beside the first cannot be made: {words_of(error)}"
+        exam.find("problem", "constructor", text, where=place_of(error))
+    import cloudpickle  # type: ignore[import-untyped]  # Gymnasium needs it too
+
+    try:
+        cloudpickle.dumps(exam.spec)
+    except Exception as error:
+        exam.find(
+            "warning", "workers", f"it cannot be sent to workers of other processes: {type(error).__name__}: {shorten(str(error))}",
+            "With num_workers above 0, put it into a module and name it: 'module:Name'.",
+        )  # fmt: skip
+
+
+def ask_gymnasium(exam: Exam) -> None:
+    """Let Gymnasium's own checker look, and quote what it says and we have not."""
+    inner: Any = exam.env.unwrapped
+    if isinstance(inner, (Adapted, AsOne)) or not takes(inner.reset, "seed") or exam.is_masked:
+        return  # (it takes random actions, which a mask may forbid)
+    from gymnasium.utils import env_checker
+
+    said: list[str] = []
+    with exam.channel.running(STEP), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
+        try:
+            env_checker.check_env(inner, skip_render_check=True, skip_close_check=True)
+        except Exception as error:
+            said.append(str(error))
+        finally:
+            gymnasium.logger.min_level = level
+    for text in [*said, *(str(warning.message) for warning in caught)]:
+        text = shorten(re.sub(r"\x1b\[\d+m|WARN(ING)?: ", "", text), 220)
+        if text and not any(part in text for part in _NO_CONCERN):
+            exam.find("note", "Gymnasium", f'its checker says: "{text}"', key=text)
+
+
+_NO_CONCERN = (
+    "A Box ", "For Box action spaces", "The environment (<", "Official support for the `seed`", "The observations returned by",
+    "The infos returned by", "Environment truncates after 1 step", "It seems a Box observation space is an image",
+    "Not able to test alternative render modes", "Current gymnasium version requires that `Env.reset` can be passed",
+    "The reward returned by `step()` must be a float", "is non-deterministic", "random generates are not same",
+    "not equivalent for the same seed", "not equal although similar", "share an object", "random number generators are not different",
+    "is not within the observation space", "was expecting numpy array dtype", "has not been seeded", "Expects `truncated`",
+    "Expects `terminated`",
+)  # fmt: skip
+"""Parts of what Gymnasium's checker says of things that do no harm here, or that we say with more detail."""
+
+
+def after_end(exam: Exam) -> None:
+    """Step it after the end of an episode, which raypid never does: some end their process then."""
+    with contextlib.suppress(Exception):
+        for _ in exam.play(exam.reset(seed=SEED)):
+            if exam.is_over():
+                return
+        with exam.channel.running(AFTER_END):
+            exam.env.step(exam.env.action_space.sample())
+
+
+def _size() -> int:
+    """Bytes of this process in memory; 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _render(env: Any) -> dict[str, object]:
+    metadata = getattr(env, "metadata", None) or {}
+    modes = metadata.get("render_modes") or metadata.get("render.modes") or []
+    fps = metadata.get("render_fps", metadata.get("video.frames_per_second"))
+    return {"modes": [str(m) for m in modes], "fps": float(fps) if isinstance(fps, (int, float)) else None}
