@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raypid.check.report import Finding, duration, num_of
+from raypid.errors import shorten
 from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config
 
@@ -26,6 +27,8 @@ _FLAGS = ("time_limit", "action_repeat", "frame_stack", "atari")
 """Settings of a check that change what is learnt."""
 _USUAL_LIMIT = 1000
 """The time limit of a command for an environment of which no episode was seen to end: that of most robots of Gymnasium."""
+FEW_LINES = 20
+"""Lines of output that nobody minds."""
 FEW_STEPS = 300
 """Steps from which episodes that have not ended are a finding."""
 Facts = Mapping[str, Any]
@@ -33,34 +36,39 @@ Facts = Mapping[str, Any]
 
 def findings(facts: Facts, config: Config, name: str, *, healthy: bool) -> list[Finding]:
     """Turn facts into findings. Facts that were not reached give none."""
-    if not facts.get("episodes"):
-        return [*_of_observations(facts)]
-    found = [*_of_ends(facts["episodes"]), *_of_observations(facts), *_of_rewards(facts["reward"], facts["episodes"])]
-    return [*found, *_of_speed(facts, config), *_of_algorithms(facts, config, name)] if healthy else found
+    found = [*_of_output(facts), *_of_observations(facts)]
+    if facts.get("episodes"):
+        found += [*_of_ends(facts["episodes"]), *_of_rewards(facts["reward"], facts["episodes"])]
+        if healthy:
+            found += [*_of_speed(facts, config), *_of_algorithms(facts, config, name)]
+    return found
+
+
+def _of_output(facts: Facts) -> Iterator[Finding]:
+    printed, steps = facts.get("printed"), (facts.get("episodes") or {"steps": 0})["steps"]
+    if not printed or (printed["lines"] < FEW_LINES and printed["characters"] < 10_000):
+        return
+    text = f"it printed {printed['lines']:,} lines ({printed['characters'] / 1e3:,.0f} kB), beginning with {shorten(printed['first'], 80)!r}."
+    if printed["lines"] > steps / 2 or printed["characters"] > 1e6:
+        yield Finding("warning", "output", text, "Remove the print: it takes time and hides what raypid says.")
+    else:
+        yield Finding("note", "output", text)
 
 
 def _of_ends(episodes: Facts) -> Iterator[Finding]:
     num, steps, longest = episodes["episodes"], episodes["steps"], episodes["length_max"]
     if _is_unlimited(episodes) and steps >= FEW_STEPS:
-        yield Finding(
-            "warning", "episodes", f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit.",
-            f"time_limit={_limit(episodes)} cuts them, and evaluations end.",
-        )  # fmt: skip
+        text = f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit."
+        yield Finding("warning", "episodes", text, f"time_limit={_limit(episodes)} cuts them, and evaluations end.")
     elif _is_unlimited(episodes):
-        yield Finding(
-            "note", "episodes", f"there is no time limit, and none ended within {num_of(steps, 'step')}: too few to say that none does.",
-            "More seconds show it; time_limit sets one.",
-        )  # fmt: skip
+        text = f"there is no time limit, and none ended within {num_of(steps, 'step')}: too few to say that none does."
+        yield Finding("note", "episodes", text, "More seconds show it; time_limit sets one.")
     elif num > 20 and longest == 1:
-        yield Finding(
-            "note", "episodes", f"all {num} end after one step.",
-            "If they should be longer: does reset() set back what ended the last one?",
-        )  # fmt: skip
+        advice = "If they should be longer: does reset() set back what ended the last one?"
+        yield Finding("note", "episodes", f"all {num} end after one step.", advice)
     elif num > 20 and episodes["length_min"] == longest and episodes["terminated"] == num:
-        yield Finding(
-            "note", "episodes", f"all {num} are terminated after exactly {longest:,} steps.",
-            "If that is a time limit, return truncated=True, not terminated: learning then goes on behind it.",
-        )  # fmt: skip
+        advice = "If that is a time limit, return truncated=True, not terminated: learning then goes on behind it."
+        yield Finding("note", "episodes", f"all {num} are terminated after exactly {longest:,} steps.", advice)
 
 
 def _is_unlimited(episodes: Facts) -> bool:
@@ -78,10 +86,8 @@ def _of_observations(facts: Facts) -> Iterator[Finding]:
     for part in observation.get("parts", []):
         name = f"part {part['path']!r} of the observation" if part["path"] else "the observation"
         if part["outside"]:
-            yield Finding(
-                "warning", "observation", f"{part['outside']}, in {part['outside_share']:.1%} of the steps.",
-                "Declare the bounds that hold, or infinite ones, or clip.",
-            )  # fmt: skip
+            text = f"{part['outside']}, in {part['outside_share']:.1%} of the steps."
+            yield Finding("warning", "observation", text, "Declare the bounds that hold, or infinite ones, or clip.")
         if not part["space"].startswith("Box"):
             continue
         if other := [dtype for dtype in part["given_dtypes"] if dtype != part["dtype"]]:
@@ -118,39 +124,32 @@ def _of_rewards(reward: Facts, episodes: Facts) -> Iterator[Finding]:
 
 
 def _of_speed(facts: Facts, config: Config) -> Iterator[Finding]:
+    workers = f"num_workers={max(2, num_cores())}"
     measured = [row for row in facts.get("vectorizers") or [] if row["steps_per_s"]]
     auto = next((row for row in measured if row["auto"]), None)
     if auto and config.vectorizer == "auto" and (best := measured[0])["steps_per_s"] > 1.3 * auto["steps_per_s"]:
-        yield Finding(
-            "note", "speed",
-            f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it "
-            f"{best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast.",
-            f"vectorizer={best['vectorizer']!r}, or num_workers={max(2, num_cores())}.",
-        )  # fmt: skip
+        times = f"{best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast"
+        text = f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it {times}."
+        yield Finding("note", "speed", text, f"vectorizer={best['vectorizer']!r}, or {workers}.")
     step_s, reset_s, episodes = facts["step"]["mean_s"], facts["reset"]["mean_s"], facts["episodes"]
     if step_s > SLOW_STEP_S and auto and auto["waits"] and config.vectorizer in ("auto", "threads", "async"):
-        yield Finding(
-            "note", "speed", f"a step takes {duration(step_s)}, most of it waiting, which many can do at once.",
-            f"num_envs_per_worker={MORE_ENVS * auto['num_envs']} is up to {MORE_ENVS} times as fast as {auto['num_envs']}.",
-        )  # fmt: skip
+        text = f"a step takes {duration(step_s)}, most of it waiting, which many can do at once."
+        num = auto["num_envs"]
+        advice = f"num_envs_per_worker={MORE_ENVS * num} is up to {MORE_ENVS} times as fast as {num}."
+        yield Finding("note", "speed", text, advice)
     elif step_s > SLOW_STEP_S:
-        yield Finding(
-            "note", "speed", f"a step takes {duration(step_s)} on average, which bounds training.",
-            f"num_workers={max(2, num_cores())} steps it on all cores (more on a cluster).",
-        )  # fmt: skip
+        text = f"a step takes {duration(step_s)} on average, which bounds training."
+        yield Finding("note", "speed", text, f"{workers} steps it on all cores (more on a cluster).")
     length = episodes["length_mean"] or episodes["time_limit"] or max(1, episodes["unfinished_steps"])
     share = reset_s / (reset_s + length * step_s)
     if share > LONG_RESETS and reset_s > SLOW_STEP_S:
-        yield Finding(
-            "note", "speed", f"resets take {share:.0%} of the environment's time: {duration(reset_s)} for each episode of "
-            f"{'' if episodes['length_mean'] else 'at least '}{num_of(round(length), 'step')}.",
-        )  # fmt: skip
+        steps = f"{'' if episodes['length_mean'] else 'at least '}{num_of(round(length), 'step')}"
+        text = f"resets take {share:.0%} of the environment's time: {duration(reset_s)} for each episode of {steps}."
+        yield Finding("note", "speed", text)
     growth = (facts.get("memory") or {"mb_per_1000_steps": 0.0})["mb_per_1000_steps"]
     if growth > GROWTH_MB:
-        yield Finding(
-            "warning", "memory", f"it grows by {growth:.0f} MB in 1,000 steps.",
-            "Does something keep every observation or info? Empty it in reset().",
-        )  # fmt: skip
+        advice = "Does something keep every observation or info? Empty it in reset()."
+        yield Finding("warning", "memory", f"it grows by {growth:.0f} MB in 1,000 steps.", advice)
 
 
 def _of_algorithms(facts: Facts, config: Config, env: str) -> Iterator[Finding]:

@@ -15,8 +15,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawArray
@@ -85,44 +84,27 @@ class Channel:
     def call(self) -> int:
         return int(self._numbers[1])
 
-    def finding(self, what: str, advice: str = "", where: str = "") -> Finding:
-        """Say what the running call does, such as "raises ValueError"."""
+    def blame(self, what: str) -> tuple[Severity, str, str]:
+        """What to say if the running call does something such as "raises ValueError": severity, topic, text."""
         _, call, episode, step = self._numbers
         severity, topic, text = _FINDINGS[call]
-        return Finding(severity, topic, text.format(what=what, episode=episode, step=step), advice, where)
+        return severity, topic, text.format(what=what, episode=episode, step=step)
 
 
-@dataclass(slots=True)
-class Output:
-    """What the process has printed."""
+def run_apart(body: Callable[[Channel], None], timeout_s: float) -> Iterator[Message]:
+    """Run `body` in a forked process until it is done, dead or silent for `timeout_s` seconds. Whatever it has started ends with it.
 
-    size: int = 0
-    lines: int = 0
-    head: bytes = b""
-
-    def add(self, text: bytes) -> None:
-        self.size += len(text)
-        self.lines += text.count(b"\n")
-        self.head = (self.head + text)[:KEPT]
-
-
-def run_apart(
-    body: Callable[[Channel], None], hear: Callable[[Message], None], timeout_s: float
-) -> tuple[Finding | None, Output]:
-    """Run `body` in a forked process and call `hear` with what it sends, until it is done, dead or silent for `timeout_s` seconds.
-
-    Whatever it has started ends with it.
-
-    Returns:
-        What to say of its end (None: it was done), and what it printed.
+    Yields:
+        What it sends; a finding if it did not end well; the fact "printed".
 
     Raises:
         CodeError: `body` raised.
     """
-    output = Output()
     if not hasattr(os, "fork"):  # without one there is no deadline
-        body(Channel(hear))
-        return None, output
+        messages: list[Message] = []
+        body(Channel(messages.append))
+        yield from messages
+        return
     context = multiprocessing.get_context("fork")
     told, tell = context.Pipe(duplex=False)
     printed, to_print = context.Pipe(duplex=False)
@@ -136,15 +118,14 @@ def run_apart(
         tell.close()
         to_print.close()
         try:
-            what, advice = _watch(process, channel, told, printed, output, hear, timeout_s)
-            if not what:
-                return None, output
+            what, advice = yield from _heard(process, channel, told, printed, timeout_s)
             if process.is_alive():
                 os.kill(process.pid or 0, signal.SIGUSR1)  # faulthandler writes where it is
                 time.sleep(0.2)
             stacks.seek(0)
             where = _users_line(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
-            return channel.finding(what, advice, where), output
+            if what:
+                yield Finding(*channel.blame(what), advice, where)
         finally:
             end_processes([process], interrupt=True)  # it closes its environments before
             with contextlib.suppress(OSError):
@@ -182,41 +163,49 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _watch(
-    process: BaseProcess,
-    channel: Channel,
-    told: Connection,
-    printed: Connection,
-    output: Output,
-    hear: Callable[[Message], None],
-    timeout_s: float,
-) -> tuple[str, str]:
-    """Listen to the process until it is done, dead or silent for too long. Returns what went wrong, "" if nothing, and advice."""
+def _heard(
+    process: BaseProcess, channel: Channel, told: Connection, printed: Connection, timeout_s: float
+) -> Generator[Message, None, tuple[str, str]]:
+    """Yield what the process sends until it is done, dead or silent for too long; then what it has printed.
+
+    Returns:
+        What went wrong ("" if nothing), and advice.
+    """
+    wrong, advice = "", ""
+    num_lines, size, head = 0, 0, b""
     seen, since = channel.count, time.monotonic()
-    while True:
+    while not wrong:
         ready = wait([told, printed], POLL_S)
         if printed in ready:
-            output.add(os.read(printed.fileno(), 1 << 16))
+            text = os.read(printed.fileno(), 1 << 16)
+            num_lines, size, head = num_lines + text.count(b"\n"), size + len(text), (head + text)[:KEPT]
         if told in ready:
             try:
                 message = told.recv()
             except (EOFError, OSError):
-                break  # its end without a word
+                wrong = _end_of(process)
+                break
             if message is None:
-                return "", ""
+                break
             if isinstance(message, CodeError):
                 raise message
-            hear(message)
+            yield message
         if not ready and process.exitcode is not None:
-            break  # processes that it has started may still hold its pipes
+            wrong = _end_of(process)  # processes that it has started still hold its pipes
         patience_s = max(timeout_s, LEARNING_S if channel.call in (PPO, SAC) else 0.0)
         if told in ready or channel.count != seen:
             seen, since = channel.count, time.monotonic()
         elif time.monotonic() - since > patience_s:
-            return f"gives no answer within {patience_s:g} s.", "A longer timeout waits for it."
+            wrong, advice = f"gives no answer within {patience_s:g} s.", "A longer timeout waits for it."
+    first = head.decode(errors="replace").partition("\n")[0]
+    yield {"printed": {"lines": num_lines, "characters": size, "first": first}}
+    return wrong, advice
+
+
+def _end_of(process: BaseProcess) -> str:
     process.join(5.0)
     code = process.exitcode or 0
-    return f"ends its process ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name}).", ""
+    return f"ends its process ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})."
 
 
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')

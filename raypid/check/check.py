@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from raypid.check import advice
-from raypid.check.apart import PPO, SAC, VECTORS, Channel, Message, Output, place_of, run_apart, words_of
+from raypid.check.apart import PPO, SAC, VECTORS, Channel, place_of, run_apart, words_of
 from raypid.check.checks import after_end, ask_gymnasium, examine
 from raypid.check.costs import measure_training, measure_vectors
 from raypid.check.exam import Broken, Exam
@@ -17,7 +17,7 @@ from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, ImportFailed
 from raypid.envs.foreign import ForeignEnv
 from raypid.envs.quiet import quiet
-from raypid.errors import ConfigError, UserError, shorten, shown
+from raypid.errors import ConfigError, UserError, shown
 from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import did_you_mean
 from raypid.run.resolve import env_spec_of, resolve_config
@@ -31,8 +31,6 @@ SETTINGS = (
 """Settings of a run that bear on the environment."""
 EXAM_SHARE, VECTORS_SHARE, PPO_SHARE, SAC_SHARE = 0.35, 0.3, 0.1, 0.25
 """Parts of the time."""
-FEW_LINES = 20
-"""Lines of output that nobody minds."""
 
 
 def check_env(
@@ -73,19 +71,14 @@ def check_env(
     given = overlay({"env": env, "env_config": dict(env_config or {}), "num_envs_per_worker": 8}, settings)
     config = resolve_config("PPO", {**given, "seed": 0})
     report = EnvReport(env if isinstance(env, str) else entry_name(config.env))
-
-    def hear(message: Message) -> None:
+    start = time.monotonic()
+    for message in run_apart(lambda channel: _inside(config, channel, seconds, speed=speed), timeout_s):
         if isinstance(message, Finding):
             report.findings.append(message)
         elif isinstance(message, Mapping):
             report.facts |= message
-
-    start = time.monotonic()
-    finding, output = run_apart(lambda channel: _inside(config, channel, seconds, speed=speed), hear, timeout_s)
     report.seconds = time.monotonic() - start
     report.found = bool(report.facts.pop("found", True))
-    report.findings += [finding] if finding is not None else []
-    _judge_output(report, output)
     report.findings += advice.findings(report.facts, config, report.env, healthy=report.ok)
     return report
 
@@ -130,17 +123,3 @@ def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
         with exam.channel.running(call):
             training[run] = measure_training(run, config, exam, vectors, share * seconds)
         exam.tell(training=training)
-
-
-def _judge_output(report: EnvReport, output: Output) -> None:
-    """Say how much it printed."""
-    first = output.head.decode(errors="replace").partition("\n")[0]
-    report.facts["printed"] = {"lines": output.lines, "characters": output.size, "first": first[:200]}
-    episodes = report.facts.get("episodes")
-    steps = episodes["steps"] if isinstance(episodes, Mapping) else 0
-    if output.lines < FEW_LINES and output.size < 10_000:
-        return
-    text = f"it printed {output.lines:,} lines ({output.size / 1e3:,.0f} kB), beginning with {shorten(first, 80)!r}."
-    often = output.lines > steps / 2 or output.size > 1e6
-    advice_text = "Remove the print: it takes time and hides what raypid says." if often else ""
-    report.findings.append(Finding("warning" if often else "note", "output", text, advice_text))

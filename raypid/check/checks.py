@@ -19,7 +19,7 @@ import numpy as np
 from raypid.check.apart import AFTER_END, CLOSE, MAKE, STEP, place_of, words_of
 from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
 from raypid.check.single import AsOne, made_alone
-from raypid.check.watch import Observations, unbounded_words, words
+from raypid.check.watch import Observations, words
 from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.errors import shorten
 from raypid.nn.allocation import return_freed_memory
@@ -79,12 +79,13 @@ def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
     scaling = "none" if not boxes else "partly none" if unbounded else "bounds" if scaled else "identity"
     exam.tell(action={**exam.facts["action"], "scaling": scaling})
     for box in unbounded[:1]:
-        exam.find(
-            "warning", "action space",
-            f"{unbounded_words(box)}: raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC, TD3 and DDPG "
-            "refuse them.",
-            "Declare bounds: raypid then scales [-1, 1] to them.",
-        )  # fmt: skip
+        num = np.count_nonzero(~(np.isfinite(box.low) & np.isfinite(box.high)))
+        what = f"{num} of {box.low.size} elements are not bounded on both sides ({words(box)})"
+        then = (
+            "raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC, TD3 and DDPG refuse them."
+        )
+        advice = "Declare bounds: raypid then scales [-1, 1] to them."
+        exam.find("warning", "action space", f"{what}: {then}", advice)
     for box in scaled[:1]:
         if (box.low == box.high).any():
             text = f"{words(box)} has elements whose bounds are equal: they do nothing."
@@ -105,12 +106,11 @@ def resets(exam: Exam) -> Any:
         }
     )  # fmt: skip
     if seeds_differ and unseeded_differ is False and is_seeded(exam.env):
-        exam.find(
-            "problem", "reset",
-            "reset() without a seed begins every episode alike, though seeds make it differ: all training would be one episode, as seeds are "
-            "given only once.",
-            "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random.",
-        )  # fmt: skip
+        text = "reset() without a seed begins every episode alike, though seeds make it differ: training, which seeds only once, would be one episode."
+        advice = (
+            "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random."
+        )
+        exam.find("problem", "reset", text, advice)
     return None if others or unseeded else again
 
 
@@ -147,10 +147,9 @@ def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
     found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": drew}
     if not exam.facts["reset"]["takes_seed"]:
         exam.tell(seeding=found)
-        return exam.find(
-            "warning", "seeding", "reset() takes no seed, and there is no seed(n): a run cannot be repeated.",
-            "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random.",
-        )  # fmt: skip
+        text = "reset() takes no seed, and there is no seed(n): a run cannot be repeated."
+        advice = "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random."
+        return exam.find("warning", "seeding", text, advice)
     first = deepcopy(exam.reset(seed=SEED))
     rows = [(first, 0.0, False)]
     for _, obs, reward, has_ended in exam.play(first, before[0]):
@@ -159,34 +158,24 @@ def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
             break
     at, what = _difference(before[1], rows)
     exam.tell(seeding=found | {"same_episode": at is None, "differs_at_step": at})
+    repeated = "with the same seed and the same actions"
     if at is not None and getattr(exam.env.spec, "nondeterministic", False):
         exam.find("note", "seeding", "the same seed gives another episode, as its registration says.")
     elif drew:
-        exam.find(
-            "warning" if at is None else "problem", "seeding",
-            f"it draws from the global generator of {' and '.join(drew)}, which the environments of a worker share: no episode can be repeated.",
-            "Draw from self.np_random, which super().reset(seed=seed) seeds.",
-        )  # fmt: skip
+        text = f"it draws from the global generator of {' and '.join(drew)}, which the environments of a worker share: no episode can be repeated."
+        advice = "Draw from self.np_random, which super().reset(seed=seed) seeds."
+        exam.find("warning" if at is None else "problem", "seeding", text, advice)
     elif at == 0 and exam.facts["reset"]["same_seed_same_observation"]:
-        exam.find(
-            "problem", "reset",
-            f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left.",
-            "Set everything that step() changes in reset().",
-        )  # fmt: skip
+        text = f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left."
+        exam.find("problem", "reset", text, "Set everything that step() changes in reset().")
     elif at and _is_slight(before[1], rows, at):
-        exam.find(
-            "warning", "seeding",
-            f"with the same seed and the same actions, the observation of step {at:,} differs a little, as with physics engines that keep "
-            "something over a reset: a run cannot be repeated to the bit.",
-        )  # fmt: skip
+        why = "as with physics engines that keep something over a reset: a run cannot be repeated to the bit."
+        exam.find("warning", "seeding", f"{repeated}, the observation of step {at:,} differs a little, {why}")
     elif at is not None:
-        place = "the first observation differs" if at == 0 else (
-            f"the {what} of step {at:,} differs: what happens after the reset is not seeded, or something of earlier episodes is left"
-        )  # fmt: skip
-        exam.find(
-            "problem", "seeding", f"with the same seed and the same actions, {place}.",
-            "super().reset(seed=seed) in reset(), then draw only from self.np_random; set in reset() all that step() changes.",
-        )  # fmt: skip
+        where = f"the {what} of step {at:,}" if at else "the first observation"
+        why = ": what happens after the reset is not seeded, or something of earlier episodes is left" if at else ""
+        advice = "super().reset(seed=seed) in reset(), then draw only from self.np_random; set in reset() all that step() changes."
+        exam.find("problem", "seeding", f"{repeated}, {where} differs{why}.", advice)
 
 
 def _difference(one: list[Any], other: list[Any]) -> tuple[int | None, str]:
@@ -234,10 +223,9 @@ def second(exam: Exam) -> None:
     try:
         cloudpickle.dumps(exam.spec)
     except Exception as error:
-        exam.find(
-            "warning", "workers", f"it cannot be sent to workers of other processes: {type(error).__name__}: {shorten(str(error))}",
-            "With num_workers above 0, put it into a module and name it: 'module:Name'.",
-        )  # fmt: skip
+        text = f"it cannot be sent to workers of other processes: {type(error).__name__}: {shorten(str(error))}"
+        advice = "With num_workers above 0, put it into a module and name it: 'module:Name'."
+        exam.find("warning", "workers", text, advice)
 
 
 def ask_gymnasium(exam: Exam) -> None:
@@ -294,6 +282,8 @@ def _size() -> int:
 
 def _render(env: Any) -> dict[str, object]:
     metadata = getattr(env, "metadata", None) or {}
-    modes = metadata.get("render_modes") or metadata.get("render.modes") or []
-    fps = metadata.get("render_fps", metadata.get("video.frames_per_second"))
-    return {"modes": [str(m) for m in modes], "fps": float(fps) if isinstance(fps, (int, float)) else None}
+    fps = metadata.get("render_fps")
+    return {
+        "modes": [str(mode) for mode in metadata.get("render_modes") or []],
+        "fps": float(fps) if isinstance(fps, (int, float)) else None,
+    }

@@ -197,10 +197,9 @@ def measure_training(
     try:
         with Agent(run, {"env": replayed, **settings, **short}) as agent:
             agent_s, updates = _learned(agent, run, exam, seconds)
-    except UserError as error:
-        return {"seconds": None, "env_share": None, "note": _why_not(run, error, action)}
-    except ModuleNotFoundError as error:
-        return {"seconds": None, "env_share": None, "note": f"{run} needs the package {error.name!r}"}
+    except (UserError, ModuleNotFoundError) as error:
+        text = str(error).splitlines()[0]
+        return {"seconds": None, "env_share": None, "note": text if run in text else f"{run}: {text}"}
     rate = next((row["steps_per_s"] for row in vectors if row["auto"]), None)
     env_s = 1 / rate if rate else exam.mean_times()[0]
     return {
@@ -215,14 +214,6 @@ def _short_iterations(run: str, *, images: bool) -> dict[str, int]:
         return {"fragment_length": 16 if images else 64}
     steps, rows = (8, 512) if images else (64, 4_096)
     return {"start_steps": 256, "buffer_size": rows, "steps_per_iteration": steps}
-
-
-def _why_not(run: str, error: UserError, action: Space) -> str:
-    """Why an algorithm cannot be measured, beginning with its name."""
-    text = str(error).splitlines()[0]
-    if " takes " in text and type(action).__name__ in text:
-        return f"{run} does not take {type(action).__name__}"
-    return text if text.startswith(f"{run} ") else f"{run}: {text}"
 
 
 def _learned(agent: Agent, run: str, exam: Exam, seconds: float) -> tuple[float, float]:

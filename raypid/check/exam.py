@@ -83,11 +83,8 @@ class Exam:
                 self.find("problem", "constructor", words_of(error), where=place_of(error))
                 raise Broken from error
         if name := takes_all_as_dict(self.spec):
-            self.find(
-                "note", "constructor",
-                f"its one parameter {name!r} was given a dict with all of env_config, which is empty: so RLlib's environments are made.",
-                f"If it is a setting of its own: env_config={{{name!r}: ...}}.",
-            )  # fmt: skip
+            text = f"its one parameter {name!r} was given a dict with all of env_config, which is empty: so RLlib's environments are made."
+            self.find("note", "constructor", text, f"If it is a setting of its own: env_config={{{name!r}: ...}}.")
         return env
 
     def close(self) -> None:
@@ -182,7 +179,7 @@ class Exam:
                 raise Broken from error
             self.times[call].append((time.perf_counter() - start, time.thread_time() - start_cpu))
         if not results.fits(result, length):
-            if not self._is_old_gym():
+            if not self._has_misfit():
                 self.find("problem", name, *results.misfit(result, length))
             raise Broken
         return result
@@ -190,39 +187,30 @@ class Exam:
     def _judge_error(self, error: BaseException) -> None:
         """Say what the running call raised."""
         where, inner = place_of(error), cause_of(error)
-        finding = self.channel.finding(
-            f"raises {shorten(f'{type(inner).__name__}: {inner}'.rstrip(': '))}", where=where
-        )
+        if isinstance(error, ValueError) and not where and self._has_misfit():
+            return  # a wrapper could not take a result apart
         if isinstance(error, EnvError) and not where:
-            if self._is_old_gym():
-                return
-            finding = Finding("problem", "interface", str(error).removeprefix(HEAD))
-        elif isinstance(error, ValueError) and not where:  # of a wrapper that could not take a result apart
-            _, step = self._unwrapped_results()
-            if step is not None and not results.fits(step, results.STEP):
-                finding = Finding("problem", "step", *results.misfit(step, results.STEP))
-        self.find(finding.severity, finding.topic, finding.text, finding.advice, finding.where)
+            self.find("problem", "interface", str(error).removeprefix(HEAD))
+        else:
+            what = f"raises {shorten(f'{type(inner).__name__}: {inner}'.rstrip(': '))}"
+            self.find(*self.channel.blame(what), where=where)
 
-    def _unwrapped_results(self) -> tuple[object, object]:
-        """What reset() and step() return without the wrappers, which could not take it apart; None where they raise."""
-        env: Any = self.env.unwrapped
-        env = env.env if isinstance(env, Adapted) else env
+    def _has_misfit(self) -> bool:
+        """Whether step() does not return what it should, as in Gym before 0.26; then that is said."""
+        env, first, step = self.env.unwrapped, None, None
+        inner = env.env if isinstance(env, Adapted) else env
         with contextlib.suppress(Exception), self.channel.running(STEP, self.episode, 1):
-            return env.reset(), env.step(self.env.action_space.sample())
-        return None, None
-
-    def _is_old_gym(self) -> bool:
-        """Whether both methods return what those of Gym before 0.26 did; then that is said."""
-        first, step = self._unwrapped_results()
-        is_old = not isinstance(first, tuple) and results.fits(step, 4)
-        if is_old:
-            misfits = results.misfit(first, results.RESET), results.misfit(step, results.STEP)
-            advice = [advice[0].lower() + advice[1:] for _, advice in misfits]
-            self.find(
-                "problem", "interface", f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4.",
-                f"In reset() {advice[0]}; in step() {advice[1]}",
-            )  # fmt: skip
-        return is_old
+            first, step = inner.reset(), inner.step(self.env.action_space.sample())
+        if step is None or results.fits(step, results.STEP):
+            return False
+        text, advice = results.misfit(step, results.STEP, adapted=isinstance(env, Adapted))
+        if results.fits(step, 4) and not isinstance(first, tuple):
+            text = f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4."
+            advice = f"Write in reset(): return obs, {{}}. In step(): {advice}"
+            self.find("problem", "interface", text, advice)
+        else:
+            self.find("problem", "step", text, advice)
+        return True
 
     def reset(self, **given: Any) -> Any:
         """Reset, check what comes, and return the observation."""
@@ -289,11 +277,8 @@ class Exam:
             self.kept.append(deepcopy(obs))
         if self.num_steps <= REPLAYED:
             if self._before is not None and not same(*self._before, exact=True):
-                self.find(
-                    "note", "observation",
-                    "an observation changes after it was returned: the same array is filled again. raypid copies, other libraries do not.",
-                    "Return a copy: obs.copy().",
-                )  # fmt: skip
+                text = "an observation changes after it was returned: the same array is filled again. raypid copies, other libraries do not."
+                self.find("note", "observation", text, "Return a copy: obs.copy().")
             self._before = obs, deepcopy(obs)
 
     def _judged_reward(self, reward: Any, number: int) -> float:
@@ -304,10 +289,8 @@ class Exam:
             self.find("problem", "reward", f"{at}, it {wrong}", advice)
             return 0.0
         if isinstance(reward, np.ndarray) and reward.ndim:
-            self.find(
-                "warning", "reward", f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not.",
-                "Return float(reward).",
-            )  # fmt: skip
+            text = f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not."
+            self.find("warning", "reward", text, "Return float(reward).")
         value += 0.0  # no -0
         self.rewards.append(value)
         return value
@@ -333,10 +316,8 @@ class Exam:
             sizes = {str(k): v.nbytes for k, v in info.items() if isinstance(v, np.ndarray) and v.nbytes > LARGE_INFO}
             self._info = {"keys": sorted(map(str, info))[:50], "large": sizes}
             for key in sorted(sizes, key=lambda key: -sizes[key])[:1]:
-                self.find(
-                    "note", "info", f"info[{key!r}] is an array of {sizes[key] / 1e3:,.0f} kB in every step.",
-                    "Leave it out in training: it costs time in each step.",
-                )  # fmt: skip
+                text = f"info[{key!r}] is an array of {sizes[key] / 1e3:,.0f} kB in every step."
+                self.find("note", "info", text, "Leave it out in training: it costs time in each step.")
 
 
 def same(one: Any, other: Any, *, exact: bool = False) -> bool:

@@ -15,6 +15,9 @@ from raypid.envs.make import check
 from raypid.envs.observation_checks import from_tree, to_tree
 from raypid.types import Tree, tree_map
 
+_LIMIT = "_max_episode_steps"
+"""Where Gymnasium's TimeLimit has its limit."""
+
 
 def made_alone(spec: EnvSpec) -> Any:
     """Make one environment with the wrappers of `spec`, as a gymnasium.Env.
@@ -52,7 +55,11 @@ class AsOne(gymnasium.Env[Any, Any]):
     """The first stream of a vector; others, if it cannot be made with one, do the same."""
 
     def __init__(self, vector: VectorEnv, time_limit: int | None) -> None:
-        self.vector, self.time_limit = vector, time_limit
+        self.vector = vector
+        if time_limit is None:
+            with contextlib.suppress(AttributeError, TypeError):  # EnvPool has it
+                time_limit = int(vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]
+        self._max_episode_steps = time_limit
         self.observation_space, self.action_space = vector.observation_space, vector.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -76,15 +83,7 @@ class AsOne(gymnasium.Env[Any, Any]):
 
 def time_limit_of(env: Any) -> int | None:
     """The steps after which a wrapper, or the vector around it, cuts episodes."""
-    kwargs = getattr(env.spec, "kwargs", None) or {}
-    if isinstance(frames := kwargs.get("max_num_frames_per_episode"), int):  # of ALE
+    frames = (getattr(env.spec, "kwargs", None) or {}).get("max_num_frames_per_episode")
+    if isinstance(frames, int):  # of ALE
         return frames // 4
-    limits = []
-    while isinstance(env, gymnasium.Wrapper):
-        limits += [env._max_episode_steps] if isinstance(env, gymnasium.wrappers.TimeLimit) else []
-        env = env.env
-    own = getattr(env, "time_limit", None)
-    if isinstance(env, AsOne) and own is None:
-        with contextlib.suppress(AttributeError, TypeError):
-            return int(env.vector._env.spec.config.max_episode_steps)  # type: ignore[attr-defined]  # of EnvPool
-    return min(limits) if limits else own if isinstance(own, int) else None
+    return env.get_wrapper_attr(_LIMIT) if env.has_wrapper_attr(_LIMIT) else None

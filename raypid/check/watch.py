@@ -142,13 +142,3 @@ def _bounds(space: gymnasium.spaces.Box) -> str:
     if not space.low.size:
         return "empty"
     return f"{low[0]:.4g} to {high[0]:.4g}" if low.size == high.size == 1 else "bounds differ"
-
-
-def unbounded_words(space: gymnasium.spaces.Box) -> str:
-    """Say which elements of a Box have no bound, or only one."""
-    no_low, no_high = ~np.isfinite(space.low), ~np.isfinite(space.high)
-    num, size = int((no_low | no_high).sum()), space.low.size
-    which = "bound" if no_low.any() and no_high.any() else "lower bound" if no_low.any() else "upper bound"
-    if num == size:
-        return f"{words(space)} has no {which}{'s' * (size > 1)}"
-    return f"{num} of {size} elements {'has' if num == 1 else 'have'} no {which}"
