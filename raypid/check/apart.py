@@ -60,33 +60,25 @@ class Channel:
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self.send = send
-        self._numbers = RawArray("q", 4)
+        self.numbers = RawArray("q", 4)
+        """How many signs of life there were; what it is doing; if it is resetting or stepping, the episode and the step."""
 
     def alive(self) -> None:
         """Give a sign of life."""
-        self._numbers[0] += 1
+        self.numbers[0] += 1
 
     @contextlib.contextmanager
     def running(self, call: int, episode: int = 0, step: int = 0) -> Iterator[None]:
         """Show what the process is doing, until it has done it."""
-        self._numbers[:] = self.count + 1, call, episode, step
+        self.numbers[:] = self.numbers[0] + 1, call, episode, step
         try:
             yield
         finally:
-            self._numbers[:] = self.count + 1, NOTHING, 0, 0
-
-    @property
-    def count(self) -> int:
-        """The number of signs of life."""
-        return int(self._numbers[0])
-
-    @property
-    def call(self) -> int:
-        return int(self._numbers[1])
+            self.numbers[:] = self.numbers[0] + 1, NOTHING, 0, 0
 
     def blame(self, what: str) -> tuple[Severity, str, str]:
         """What to say if the running call does something such as "raises ValueError": severity, topic, text."""
-        _, call, episode, step = self._numbers
+        _, call, episode, step = self.numbers
         severity, topic, text = _FINDINGS[call]
         return severity, topic, text.format(what=what, episode=episode, step=step)
 
@@ -173,7 +165,7 @@ def _heard(
     """
     wrong, advice = "", ""
     num_lines, size, head = 0, 0, b""
-    seen, since = channel.count, time.monotonic()
+    seen, since = 0, time.monotonic()
     while not wrong:
         ready = wait([told, printed], POLL_S)
         if printed in ready:
@@ -192,9 +184,10 @@ def _heard(
             yield message
         if not ready and process.exitcode is not None:
             wrong = _end_of(process)  # processes that it has started still hold its pipes
-        patience_s = max(timeout_s, LEARNING_S if channel.call in (PPO, SAC) else 0.0)
-        if told in ready or channel.count != seen:
-            seen, since = channel.count, time.monotonic()
+        count, call = channel.numbers[:2]
+        patience_s = max(timeout_s, LEARNING_S if call in (PPO, SAC) else 0.0)
+        if told in ready or count != seen:
+            seen, since = count, time.monotonic()
         elif time.monotonic() - since > patience_s:
             wrong, advice = f"gives no answer within {patience_s:g} s.", "A longer timeout waits for it."
     first = head.decode(errors="replace").partition("\n")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from raypid.check import advice
@@ -96,21 +97,15 @@ def _inside(config: Config, channel: Channel, seconds: float, *, speed: bool) ->
             topic = "interface" if isinstance(error, ForeignEnv) else "import"
             channel.send(Finding("problem", topic, words_of(error), where=where))
             return
-        exam = None
-        try:
-            exam = Exam(spec, channel, EXAM_SHARE * seconds)
+        with suppress(Broken), closing(Exam(spec, channel, EXAM_SHARE * seconds)) as exam:
             examine(exam)
-            if not exam.num_problems:
-                if exam.mean_times()[0] < 0.01:
-                    ask_gymnasium(exam)
-                if speed:
-                    _measure(spec, config, exam, seconds)
-                after_end(exam)
-        except Broken:
-            pass
-        finally:
-            if exam is not None:
-                exam.close()
+            if exam.num_problems:
+                return
+            if exam.mean_times()[0] < 0.01:
+                ask_gymnasium(exam)
+            if speed:
+                _measure(spec, config, exam, seconds)
+            after_end(exam)
 
 
 def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:

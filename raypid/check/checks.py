@@ -9,6 +9,7 @@ import random
 import re
 import time
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,14 +20,15 @@ import numpy as np
 from raypid.check.apart import AFTER_END, CLOSE, MAKE, STEP, place_of, words_of
 from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
 from raypid.check.single import AsOne, made_alone
-from raypid.check.watch import Observations, words
+from raypid.check.watch import Part, words
 from raypid.envs.adapter import Adapted, is_seeded, takes
+from raypid.envs.observation_checks import ObservationLayout
 from raypid.errors import shorten
 from raypid.nn.allocation import return_freed_memory
 from raypid.spaces import SpaceError, space_leaves
 
-Played: TypeAlias = "tuple[list[Any], list[tuple[Any, float, bool]]]"
-"""The actions of an episode, or of its beginning, and what came: (observation, reward, whether it ended), of the reset first."""
+Rows: TypeAlias = "list[tuple[Any, Any, float, bool]]"
+"""An episode, or its beginning: (action, observation, reward, whether it has ended) of each step; first, what the reset returned."""
 MOST_STEPS, MOST_EPISODES = 5_000, 200
 SLIGHT = 0.05
 """Part of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
@@ -41,13 +43,13 @@ def examine(exam: Exam) -> None:
     spaces(exam)
     first = resets(exam)
     try:
-        played = beginning(exam, first)
+        rows = record(exam, deepcopy(exam.reset(seed=SEED)) if first is None else first, 0.4)
         before = _global_random()
         episodes(exam)
     finally:
         exam.tell_play()
     after = _global_random()
-    seeding(exam, played, [name for name in before if before[name] != after[name]])
+    seeding(exam, rows, [name for name in before if before[name] != after[name]])
     second(exam)
 
 
@@ -59,9 +61,8 @@ def spaces(exam: Exam) -> None:
             leaves[role] = space_leaves(space, role)
         except SpaceError as error:
             exam.find("problem", f"{role} space", str(error))
-    exam.tell(
-        observation={"space": words(env.observation_space)}, action={"space": words(env.action_space)}, render=_render(env)
-    )  # fmt: skip
+    observation, action = {"space": words(env.observation_space)}, {"space": words(env.action_space)}
+    exam.tell(observation=observation, action=action, render=_render(env))
     if len(leaves) < 2:
         raise Broken
     for leaf in leaves["observation"]:
@@ -69,7 +70,7 @@ def spaces(exam: Exam) -> None:
             part = f"part {leaf.path!r} of the observation" if leaf.path else "the observation"
             exam.find("problem", "observation space", f"{part} has a lower bound above its upper one.", key=leaf.path)
     _judge_actions(exam, [leaf.space for leaf in leaves["action"] if isinstance(leaf.space, gymnasium.spaces.Box)])
-    exam.observations = Observations(env.observation_space)
+    exam.parts = [Part(part) for part in ObservationLayout(env.observation_space).parts]
     env.action_space.seed(SEED)
 
 
@@ -82,7 +83,7 @@ def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
         num = np.count_nonzero(~(np.isfinite(box.low) & np.isfinite(box.high)))
         what = f"{num} of {box.low.size} elements are not bounded on both sides ({words(box)})"
         then = (
-            "raypid passes a Gaussian's actions on as they are, about -3 to 3 at first; SAC, TD3 and DDPG refuse them."
+            "raypid passes on a Gaussian's actions as they are, at first about -3 to 3; SAC, TD3 and DDPG refuse them."
         )
         advice = "Declare bounds: raypid then scales [-1, 1] to them."
         exam.find("warning", "action space", f"{what}: {then}", advice)
@@ -99,32 +100,26 @@ def resets(exam: Exam) -> Any:
     unseeded = [deepcopy(exam.reset()) for _ in range(4) if not exam.is_over(0.25)]
     seeds_differ = not all(same(first, other) for other in others) if others else None
     unseeded_differ = not all(same(unseeded[0], other) for other in unseeded) if len(unseeded) > 1 else None
-    exam.tell(
-        reset={
-            "same_seed_same_observation": same(first, again), "seeds_differ": seeds_differ, "unseeded_differ": unseeded_differ,
-            "takes_seed": is_seeded(exam.env), "takes_options": takes(exam.env.unwrapped.reset, "options"),
-        }
-    )  # fmt: skip
-    if seeds_differ and unseeded_differ is False and is_seeded(exam.env):
-        text = "reset() without a seed begins every episode alike, though seeds make it differ: training, which seeds only once, would be one episode."
+    takes_seed, takes_options = is_seeded(exam.env), takes(exam.env.unwrapped.reset, "options")
+    found = {"seeds_differ": seeds_differ, "unseeded_differ": unseeded_differ, "takes_seed": takes_seed}
+    exam.tell(reset={**found, "takes_options": takes_options, "same_seed_same_observation": same(first, again)})
+    if seeds_differ and unseeded_differ is False and takes_seed:
+        text = "reset() without a seed begins every episode alike, though seeds make it differ: training, which seeds but once, would be one episode."
         advice = (
-            "Let the seed default to None, and seed nothing when it is: super().reset(seed=seed), then self.np_random."
+            "Let the seed default to None; if it is None, seed nothing: super().reset(seed=seed), then self.np_random."
         )
         exam.find("problem", "reset", text, advice)
     return None if others or unseeded else again
 
 
-def beginning(exam: Exam, first: Any) -> Played:
-    """Play the beginning of an episode with a seed."""
-    first = deepcopy(exam.reset(seed=SEED)) if first is None else first
-    actions, rows = [], [(first, 0.0, False)]
-    for action, obs, reward, has_ended in exam.play(first):
-        actions.append(action)
-        rows.append((deepcopy(obs), reward, has_ended))
-        num = len(actions)
-        if num == REPLAYED or exam.has_stepped_enough(0.4 if num > 2 else 1.0):
+def record(exam: Exam, first: Any, share: float, actions: Sequence[Any] | None = None) -> Rows:
+    """Play the beginning of an episode after a reset, until a share of the time is up; the first steps have longer."""
+    rows = [(None, first, 0.0, False)]
+    for action, obs, reward, has_ended in exam.play(first, actions):
+        rows.append((action, deepcopy(obs), reward, has_ended))
+        if len(rows) > REPLAYED or exam.has_stepped_enough(share if len(rows) > 3 else 2.0):
             break
-    return actions, rows
+    return rows
 
 
 def episodes(exam: Exam) -> None:
@@ -142,7 +137,7 @@ def episodes(exam: Exam) -> None:
         exam.tell(memory={"mb_per_1000_steps": round(grown, 3)})
 
 
-def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
+def seeding(exam: Exam, before: Rows, drew: list[str]) -> None:
     """Play the same episode again, after others: same seed, same actions. `drew`: the global generators that episodes drew from."""
     found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": drew}
     if not exam.facts["reset"]["takes_seed"]:
@@ -150,13 +145,8 @@ def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
         text = "reset() takes no seed, and there is no seed(n): a run cannot be repeated."
         advice = "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random."
         return exam.find("warning", "seeding", text, advice)
-    first = deepcopy(exam.reset(seed=SEED))
-    rows = [(first, 0.0, False)]
-    for _, obs, reward, has_ended in exam.play(first, before[0]):
-        rows.append((deepcopy(obs), reward, has_ended))
-        if exam.has_stepped_enough() and len(rows) > 3:
-            break
-    at, what = _difference(before[1], rows)
+    rows = record(exam, deepcopy(exam.reset(seed=SEED)), 1.0, [action for action, *_ in before[1:]])
+    at, what = _difference(before, rows)
     exam.tell(seeding=found | {"same_episode": at is None, "differs_at_step": at})
     repeated = "with the same seed and the same actions"
     if at is not None and getattr(exam.env.spec, "nondeterministic", False):
@@ -168,7 +158,7 @@ def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
     elif at == 0 and exam.facts["reset"]["same_seed_same_observation"]:
         text = f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left."
         exam.find("problem", "reset", text, "Set everything that step() changes in reset().")
-    elif at and _is_slight(before[1], rows, at):
+    elif at and what == "observation" and _is_slight(before, rows, at):
         why = "as with physics engines that keep something over a reset: a run cannot be repeated to the bit."
         exam.find("warning", "seeding", f"{repeated}, the observation of step {at:,} differs a little, {why}")
     elif at is not None:
@@ -178,25 +168,22 @@ def seeding(exam: Exam, before: Played, drew: list[str]) -> None:
         exam.find("problem", "seeding", f"{repeated}, {where} differs{why}.", advice)
 
 
-def _difference(one: list[Any], other: list[Any]) -> tuple[int | None, str]:
+def _difference(one: Rows, other: Rows) -> tuple[int | None, str]:
     """The first step in which two episodes differ (0: the first observation) and in what; None if they do not."""
     for number, both in enumerate(zip(one, other)):
-        for what, a, b in zip(("observation", "reward", "end"), *both):
+        for what, a, b in zip(("action", "observation", "reward", "end"), *both):
             if not same(a, b):
                 return number, what
     return None, ""
 
 
-def _is_slight(one: list[Any], other: list[Any], number: int) -> bool:
+def _is_slight(one: Rows, other: Rows, number: int) -> bool:
     """Whether two episodes part, in step `number`, by little of what the observation varies by."""
-    if same(one[number][0], other[number][0]):
-        return False
-    try:
-        seen = np.array([obs for obs, *_ in one], float)
-        apart = np.abs(seen[number] - np.asarray(other[number][0], float))
-    except (TypeError, ValueError):
-        return False
-    return bool(apart.max() <= SLIGHT * (seen.max(0) - seen.min(0)).max())
+    with contextlib.suppress(TypeError, ValueError):  # a Dict or a Tuple
+        seen = np.array([obs for _, obs, *_ in one], float)
+        apart = np.abs(seen[number] - np.asarray(other[number][1], float)).max()
+        return bool(apart <= SLIGHT * (seen.max(0) - seen.min(0)).max())
+    return False
 
 
 def _global_random() -> dict[str, bytes]:
@@ -265,6 +252,8 @@ _NO_CONCERN = (
 
 def after_end(exam: Exam) -> None:
     """Step it after the end of an episode, which raypid never does: some end their process then."""
+    if exam.is_over():
+        return
     with contextlib.suppress(Exception):
         for _ in exam.play(exam.reset(seed=SEED)):
             if exam.is_over():
@@ -283,7 +272,5 @@ def _size() -> int:
 def _render(env: Any) -> dict[str, object]:
     metadata = getattr(env, "metadata", None) or {}
     fps = metadata.get("render_fps")
-    return {
-        "modes": [str(mode) for mode in metadata.get("render_modes") or []],
-        "fps": float(fps) if isinstance(fps, (int, float)) else None,
-    }
+    modes = [str(mode) for mode in metadata.get("render_modes") or []]
+    return {"modes": modes, "fps": float(fps) if isinstance(fps, (int, float)) else None}

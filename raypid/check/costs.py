@@ -71,7 +71,10 @@ def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str,
             if row["steps_per_s"]:  # a short look misses what is rare, such as resets that take long
                 row["steps_per_s"] = min(row["steps_per_s"], most)
         rows.append(row)
-    auto = _auto(spec, {row["vectorizer"]: row["waits"] for row in rows})
+    _, auto = check(spec)
+    if auto == "auto":
+        in_a_loop = [row["waits"] for row in rows if row["vectorizer"] == "sync"]
+        auto = "native" if not in_a_loop else "threads" if in_a_loop[0] else "sync"
     for row in rows:
         row["auto"] = row["vectorizer"] == auto
     return sorted(rows, key=lambda row: -(row["steps_per_s"] or 0.0))
@@ -106,25 +109,13 @@ def _candidates(spec: EnvSpec, *, is_vector: bool) -> list[str]:
     return found
 
 
-def _auto(spec: EnvSpec, waits: Mapping[str, bool]) -> str:
-    """The one that raypid takes by itself. waits: those that were measured, and whether their steps wait."""
-    _, chosen = check(spec)
-    if chosen != "auto":
-        return chosen
-    if "sync" not in waits:
-        return "native"
-    return "threads" if waits["sync"] else "sync"
-
-
 def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
-    what = "cannot be made"
     exam.channel.alive()
     try:
         with closing(make_vector(spec)) as vector:
-            what = "failed"
             return _stepped(vector, exam, seconds)
     except UserError as error:
-        return {"note": f"{what}: {str(error).splitlines()[-1]}"}
+        return {"note": str(error).splitlines()[-1]}
 
 
 def _stepped(vector: VectorEnv, exam: Exam, seconds: float) -> dict[str, object]:
@@ -192,7 +183,7 @@ def measure_training(
     def replayed(num_envs: int) -> Replayed:
         return Replayed(num_envs, exam.kept, observation, action)
 
-    short = _short_iterations(run, images=any(part.is_picture for part in exam.observations.parts))
+    short = _short_iterations(run, images=any(part.is_picture for part in exam.parts))
     settings = {"num_envs_per_worker": config.num_envs_per_worker, "frame_stack": config.frame_stack, "seed": SEED}
     try:
         with Agent(run, {"env": replayed, **settings, **short}) as agent:

@@ -17,7 +17,7 @@ import numpy as np
 from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel, cause_of, place_of, words_of
 from raypid.check.report import Finding, Severity
 from raypid.check.single import made_alone, takes_all_as_dict, time_limit_of
-from raypid.check.watch import Observations, quantiles, spread
+from raypid.check.watch import Part, quantiles, spread
 from raypid.envs import EnvSpec, results
 from raypid.envs.adapter import Adapted
 from raypid.envs.errors import HEAD, EnvError
@@ -30,6 +30,8 @@ FEW, MORE_S = 40, 2.0
 REPLAYED = 200
 """Steps of the episode that is played again with the same seed and actions."""
 KEPT_OBSERVATIONS = 256
+SHOWN_PARTS = 30
+"""Parts of an observation that facts are given of."""
 LARGE_INFO = 10_000
 """Bytes of arrays in an info from which it is called large."""
 
@@ -72,8 +74,8 @@ class Exam:
         """How long the newest environment took to make; for a second one, modules are imported already."""
         self.tell(made_in_s=self.made_again_s)
         self.is_masked = "action_mask" in getattr(self.env.observation_space, "spaces", {})
-        self.observations: Observations
-        """Set once the spaces are known to be supported."""
+        self.parts: list[Part] = []
+        """Of the observation; empty until its space is known to be supported."""
 
     def _made(self) -> Any:
         with self.channel.running(MAKE):
@@ -114,7 +116,10 @@ class Exam:
         """Send what the episodes have shown so far."""
         rewards, steps, resets = self.rewards, self.usual_times(STEP), self.usual_times(RESET)
         self.tell(
-            observation={**self.facts["observation"], **self.observations.facts()},
+            observation={
+                **self.facts["observation"], "count": self.parts[0].num_looks,
+                "parts": [part.facts() for part in self.parts[:SHOWN_PARTS]],
+            },
             reward={
                 **spread(rewards), **spread(self.returns, "return_"),
                 "nonzero_share": float(np.count_nonzero(rewards)) / len(rewards) if rewards else None,
@@ -152,9 +157,7 @@ class Exam:
 
     def mean_length(self) -> float:
         """Steps of an episode on average; where none has ended, at least those that were seen."""
-        return (
-            float(np.mean(self.lengths)) if self.lengths else float(time_limit_of(self.env) or max(self.unfinished, 1))
-        )
+        return float(np.mean(self.lengths or [time_limit_of(self.env) or max(self.unfinished, 1)]))
 
     def waits(self) -> bool:
         """Whether steps and resets wait rather than compute for most of their time."""
@@ -228,12 +231,10 @@ class Exam:
         self.num_steps, self._has_stepped = self.num_steps + 1, True
         self._judge_observation(obs, number)
         value = self._judged_reward(reward, number)
-        flags = [
-            self._judged_flag(name, value, number)
-            for name, value in (("terminated", terminated), ("truncated", truncated))
-        ]
+        terminated = self._judged_flag("terminated", terminated, number)
+        truncated = self._judged_flag("truncated", truncated, number)
         self._judge_info(info)
-        return obs, value, flags[0], flags[1]
+        return obs, value, terminated, truncated
 
     def play(self, obs: Any, actions: Sequence[Any] | None = None) -> Iterator[tuple[Any, Any, float, bool]]:
         """Step an episode that begins with `obs` until it ends, with random actions or those given.
@@ -270,10 +271,10 @@ class Exam:
 
     def _judge_observation(self, obs: Any, number: int) -> None:
         at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode:,}"
-        misfit = self.observations.look(obs, number)
-        for key, text in misfit:
+        misfits = [found for part in self.parts if (found := part.look(obs, of_reset=number == 0))]
+        for key, text in misfits:
             self.find("problem", "observation", f"at {at}: {text}", key=key)
-        if not misfit and len(self.kept) < KEPT_OBSERVATIONS:
+        if not misfits and len(self.kept) < KEPT_OBSERVATIONS:
             self.kept.append(deepcopy(obs))
         if self.num_steps <= REPLAYED:
             if self._before is not None and not same(*self._before, exact=True):

@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import gymnasium
 import numpy as np
 
-from raypid.envs.observation_checks import ObservationError, ObservationLayout, ObservationPart, first_place
+from raypid.envs.observation_checks import ObservationError, ObservationPart, first_place
 from raypid.nn.catalog import PLAIN, bound_of, is_picture
 from raypid.spaces import Space, is_nested, members
 from raypid.types import Array
 
 MANY = 20_000
 """Elements of a part from which only every tenth observation is counted."""
-SHOWN_PARTS = 30
-
-
-class Observations:
-    """What the observations of an environment have been, part by part."""
-
-    def __init__(self, space: Space) -> None:
-        self.parts = [Part(part) for part in ObservationLayout(space).parts]
-        self.num = 0
-
-    def look(self, obs: Any, step: int) -> list[tuple[str, str]]:
-        """Count an observation; `step` 0 is that of a reset. Returns what raypid would refuse: (kind, text)."""
-        self.num += 1
-        found: list[tuple[str, str]] = []
-        for part in self.parts:
-            try:
-                value = part.part.reach(obs)
-                found += part.look(value, of_reset=step == 0, num=self.num)
-            except ObservationError as error:
-                found.append((f"misfit {part.part.path}", str(error)))
-        return found
-
-    def facts(self) -> dict[str, object]:
-        """The range of each part, and how often it left its bounds."""
-        return {"count": self.num, "parts": [part.facts() for part in self.parts[:SHOWN_PARTS]]}
 
 
 class Part:
-    """One array of the observation."""
+    """What one array of the observation has been."""
 
     def __init__(self, part: ObservationPart) -> None:
         self.part = part
         shape = part.shape
         self.low, self.high = np.full(shape, np.inf), np.full(shape, -np.inf)
         self.sum, self.squares = np.zeros(shape), np.zeros(shape)
-        self.num = self.num_outside = self.num_infinite = 0
+        self.num_looks = self.num = self.num_outside = self.num_infinite = 0
         self.given: set[str] = set()
         """The dtypes that came."""
         self.is_refused = False
@@ -58,36 +32,42 @@ class Part:
         self.outside = ""
         """The first element beyond its bounds, in words."""
 
-    def look(self, value: object, *, of_reset: bool, num: int) -> list[tuple[str, str]]:
-        """Count a value; returns what is wrong with it."""
+    def look(self, obs: object, *, of_reset: bool) -> tuple[str, str] | None:
+        """Count an observation; returns what raypid would refuse: (kind, text)."""
         part = self.part
-        array = part.fit(value, part.shape)
+        self.num_looks += 1
+        try:
+            value = part.reach(obs)
+            array = part.fit(value, part.shape)
+        except ObservationError as error:
+            return f"misfit {part.path}", str(error)
         self.given.add(str(array.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__)
-        if array.size > MANY and num % 10 != 1:
-            return []
+        if array.size > MANY and self.num_looks % 10 != 1:
+            return None
         if part.is_float and not np.isfinite(array).all():
             self.num_infinite += 1
             _, place, at = first_place(~np.isfinite(array[None]))
-            return [(f"finite {part.path}", f"{part.label} is not finite: {array[place]}{at}.")]
+            return f"finite {part.path}", f"{part.label} is not finite: {array[place]}{at}."
         self.low, self.high = np.minimum(self.low, array), np.maximum(self.high, array)
         self.sum += array
         self.squares += np.square(array, dtype=float)
         self.num += 1
         bad = part.beyond(array)
-        return self._beyond(array, bad, of_reset=of_reset) if bad.any() else []
+        text = self._beyond(array, bad, of_reset=of_reset) if bad.any() else ""
+        return (f"outside {part.path}", text) if text else None
 
-    def _beyond(self, array: Array, bad: Array, *, of_reset: bool) -> list[tuple[str, str]]:
+    def _beyond(self, array: Array, bad: Array, *, of_reset: bool) -> str:
+        """Count an array that leaves its bounds; returns why raypid would refuse it, "" if it would not."""
         part, (_, place, at) = self.part, first_place(bad[None])
         text = f"{part.label} is {array[place]:.6g}{at}, outside [{part.low[place]:.6g}, {part.high[place]:.6g}]"
         if not part.is_box:
-            return [(f"outside {part.path}", f"{text}: its space is {words(part.space)}.")]
+            return f"{text}: its space is {words(part.space)}."
         self.is_refused |= of_reset
         if of_reset:
-            return [(f"outside {part.path}", f"{text}. Declare the bounds that hold, or infinite ones.")]
+            return f"{text}. Declare the bounds that hold, or infinite ones."
         self.num_outside += 1
-        if not self.is_refused:
-            self.outside = self.outside or text
-        return []
+        self.outside = self.outside or ("" if self.is_refused else text)
+        return ""
 
     @property
     def is_picture(self) -> bool:

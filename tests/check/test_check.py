@@ -138,7 +138,7 @@ def test_much_that_does_little_harm_is_no_problem() -> None:
     assert report.ok, report
     for text in (
         r"is 50 at index \[1\], outside \[-10, 10\], in [67]\d.\d% of",
-        r"1 of 2 elements are not bounded on both sides .*: raypid passes a Gaussian's actions on as they are",
+        r"1 of 2 elements are not bounded on both sides .*: raypid passes on a Gaussian's actions as they are",
         r"close\(\) raises RuntimeError: not now",
         "it printed .* lines .* beginning with 'step 0'",
         r"reward: it has shape \(1,\); it must be one number",
