@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from raypid.cli.options import SETTING, option_of
 from raypid.cli.train import _add_arguments, at_least, flags_of
 from raypid.errors import UserError
 from raypid.plugins.registry import ENVS
@@ -39,29 +40,20 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         allow_abbrev=False,
     )  # fmt: skip
     add = parser.add_argument
-    add(
-        "env",
-        metavar="ENV",
-        nargs="?",
-        help="as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name",
-    )
+    text = "as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name"
+    add("env", metavar="ENV", nargs="?", help=text)
     add("--env", dest="env_option", metavar="ENV", help=argparse.SUPPRESS)  # as for train
     add("--run", metavar="NAME", help=argparse.SUPPRESS)  # to say that there is none
     add("--env-config", metavar="JSON", help="keyword arguments of the environment")
     for name, (low, text) in _SETTINGS.items():
-        add(f"--{name.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
-    add("--no-atari", action="store_true", help="without the preprocessing of ALE/ ids")
-    add(
-        "--seconds",
-        metavar="S",
-        type=positive,
-        default=8.0,
-        help="about how long to look; slow steps take a few more (default: 8)",
-    )
-    add(
-        "--timeout", metavar="S", type=positive, default=30.0,
-        help="longest that constructor, reset() or step() may take before they are called hanging (default: 30)",
-    )  # fmt: skip
+        about: dict[str, Any] = {"dest": f"{SETTING}{name}", "default": argparse.SUPPRESS}
+        add(option_of(name), metavar="N", type=partial(at_least, low), help=text, **about)
+    text = "without the preprocessing of ALE/ ids"
+    add("--no-atari", action="store_false", dest=f"{SETTING}atari", default=argparse.SUPPRESS, help=text)
+    text = "about how long to look; slow steps take a few more (default: 8)"
+    add("--seconds", metavar="S", type=positive, default=8.0, help=text)
+    text = "longest that constructor, reset() or step() may take before they are called hanging (default: 30)"
+    add("--timeout", metavar="S", type=positive, default=30.0, help=text)
     add("--no-speed", action="store_true", help="look whether it is right, and measure neither vectors nor training")
     add("--all", action="store_true", help="all notes, also those that do not fit on the screen")
     add("--json", action="store_true", help="print one JSON document (docs/environments.md has its keys)")
@@ -79,20 +71,10 @@ def positive(text: str) -> float:
 
 def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options that the environment declares, if some are given that raypid does not have. Only then is its module imported here."""
-    flags: list[str] = []
-    names: list[str] = []
-    words = iter(argv)
-    for word in words:
-        flag, equals, given = word.partition("=")
-        if not word.startswith("-"):
-            names.append(word)
-            continue
-        flags.append(flag)
-        action = parser._option_string_actions.get(flag)
-        if action is not None and action.nargs is None:
-            value = given if equals else next(words, "")
-            names += [value] if flag == "--env" and value else []
-    if names and ({"--help", "-h"} & set(flags) or any(flag not in parser._option_string_actions for flag in flags)):
+    words = [word for word in argv if word not in ("-h", "--help")]
+    known, unknown = parser.parse_known_args(words)
+    names = [name for name in (known.env_option, known.env, *unknown) if name and not name.startswith("-")]
+    if names and (unknown or len(words) < len(argv)):
         # not the value of an option yet unknown
         env = next((name for name in names if ":" in name or name in ENVS), names[0])
         _add_arguments(parser, env, None, None)
@@ -125,18 +107,9 @@ def main(options: argparse.Namespace) -> int:
     from raypid.check.check import check_env
 
     env = _env_of(options)
-    settings: dict[str, Any] = {name: n for name in _SETTINGS if (n := getattr(options, name)) is not None}
-    if options.no_atari:
-        settings["atari"] = False
     env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
-    for name, value in flags_of(options).items():
-        owner, _, key = name.partition(".")
-        if owner == "env_config":
-            env_config[key] = value
-        else:
-            settings[name] = value
-    limits: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, "speed": not options.no_speed}
-    report = check_env(env, env_config, **limits, **settings)
+    limits = {"seconds": options.seconds, "timeout_s": options.timeout}
+    report = check_env(env, env_config, **limits, speed=not options.no_speed, **flags_of(options))
     if options.json:
         print(json.dumps(report.to_dict(), indent=1))
     elif not report.found:
