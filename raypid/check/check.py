@@ -15,7 +15,7 @@ from raypid.check.costs import measure_training, measure_vectors
 from raypid.check.exam import Broken, Exam
 from raypid.check.report import EnvReport, Finding
 from raypid.envs.env_spec import EnvSpec
-from raypid.envs.errors import HEAD, ImportFailed
+from raypid.envs.errors import ImportFailed
 from raypid.envs.foreign import ForeignEnv
 from raypid.envs.quiet import quiet
 from raypid.errors import ConfigError, UserError, shown
@@ -93,9 +93,8 @@ def _inside(config: Config, channel: Channel, seconds: float, *, speed: bool) ->
         except BaseException as error:  # of a module that is imported, too
             ours = isinstance(error, UserError)
             channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
-            where = "" if ours and not str(error).startswith(HEAD) else place_of(error)
             topic = "interface" if isinstance(error, ForeignEnv) else "import"
-            channel.send(Finding("problem", topic, words_of(error), where=where))
+            channel.send(Finding("problem", topic, words_of(error), where=place_of(error)))
             return
         with suppress(Broken), closing(Exam(spec, channel, EXAM_SHARE * seconds)) as exam:
             examine(exam)

@@ -30,8 +30,6 @@ FEW, MORE_S = 40, 2.0
 REPLAYED = 200
 """Steps of the episode that is played again with the same seed and actions."""
 KEPT_OBSERVATIONS = 256
-SHOWN_PARTS = 30
-"""Parts of an observation that facts are given of."""
 LARGE_INFO = 10_000
 """Bytes of arrays in an info from which it is called large."""
 
@@ -117,8 +115,7 @@ class Exam:
         rewards, steps, resets = self.rewards, self.usual_times(STEP), self.usual_times(RESET)
         self.tell(
             observation={
-                **self.facts["observation"], "count": self.parts[0].num_looks,
-                "parts": [part.facts() for part in self.parts[:SHOWN_PARTS]],
+                **self.facts["observation"], "count": self.parts[0].num_looks, "parts": [part.facts() for part in self.parts],
             },
             reward={
                 **spread(rewards), **spread(self.returns, "return_"),

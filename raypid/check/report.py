@@ -12,21 +12,9 @@ from typing import Any, Literal, TypeAlias
 Severity: TypeAlias = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 FACTS = (
-    "observation",
-    "action",
-    "reward",
-    "episodes",
-    "reset",
-    "seeding",
-    "step",
-    "render",
-    "info",
-    "memory",
-    "printed",
-    "made_in_s",
-    "vectorizers",
-    "training",
-)
+    "observation", "action", "reward", "episodes", "reset", "seeding", "step", "render", "info", "memory", "printed", "made_in_s",
+    "vectorizers", "training",
+)  # fmt: skip
 """Keys of `EnvReport.facts`, and of the JSON document. What was not reached is null there."""
 FORMAT = 1
 LABEL = 12
@@ -47,8 +35,8 @@ class Finding:
     """The user's line, as "file:line in function"."""
 
     def __str__(self) -> str:
-        place = f" ({self.where})" if self.where else ""
-        return f"{self.topic}: {self.text}{place} {self.advice}".rstrip()
+        where, advice = self.where and f" ({self.where})", self.advice and f" -> {self.advice}"
+        return f"{self.topic}: {self.text}{where}{advice}"
 
 
 @dataclass(slots=True)
@@ -118,7 +106,7 @@ class EnvReport:
         lines = textwrap.wrap(self._headline(), width)
         # problems come first, and of the rest as much as fits
         most = 1 if self.problems and height is not None else None
-        found = {s: [(s, _row(f.severity, _on_screen(f), width)) for f in self.of(s)] for s in SEVERITIES}
+        found = {s: [(s, _row(f.severity, str(f), width)) for f in self.of(s)] for s in SEVERITIES}
         measured = [("measurement", _row(label, text, width, most)) for label, text in _measurements(self.facts)]
         left: Counter[str] = Counter()
         for kind, rows in (*found["problem"], *found["warning"], *measured, *found["note"]):
@@ -146,12 +134,6 @@ def _row(label: str, text: str, width: int, most_lines: int | None = None) -> li
         text, width, initial_indent=f"{label:<{LABEL}}", subsequent_indent=" " * LABEL, break_on_hyphens=False, max_lines=most_lines,
         placeholder=" ...",
     )  # fmt: skip
-
-
-def _on_screen(finding: Finding) -> str:
-    where = f" [{finding.where}]" if finding.where else ""
-    advice = f" -> {finding.advice}" if finding.advice else ""
-    return f"{finding.topic}: {finding.text}{where}{advice}"
 
 
 def _part(facts: Mapping[str, object], topic: str) -> Mapping[str, Any]:
@@ -258,4 +240,4 @@ def duration(seconds: float) -> str:
     for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
         if seconds >= size * (2 if size > 1 else 1):
             return f"{_number(seconds / size)} {unit}"
-    return f"{seconds * 1e6:.2g} us" if seconds < 1e-5 else f"{seconds * 1e6:.0f} us"
+    return f"{_number(seconds * 1e6)} us"

@@ -76,12 +76,12 @@ def test_each_fault_is_named_once() -> None:
         ("text reward", r"it is text \('1'\); it must be one number"),
         (
             "parts of a reward",
-            "it is {'fuel': 1.0, 'speed': 2.0}; it must be one number. Sum the components, and keep the parts in info",
+            "it is {'fuel': 1.0, 'speed': 2.0}; it must be one number. -> Sum the components, and keep the parts in info",
         ),
         ("vast reward", r"it is 10000.*00000, beyond float32 .* Divide it in the environment"),
         ("large reward", r"it is 1e\+39, beyond float32"),
         pytest.param("two rewards", r"it is array\(\[1., 1.\]\); it must be one number", marks=pytest.mark.ci_slow),
-        ("four", r"it returned a tuple of 4. Split done into terminated .*, as Gym did in 0.26"),
+        ("four", r"it returned a tuple of 4. -> Split done into terminated .*, as Gym did in 0.26"),
         ("raise", r"step\(\) at step 10 of episode 1 raises IndexError: no such cell \(.*broken.py:\d+ in step\)"),
         ("sys.exit", "raises SystemExit: 4"),
         ("exit", r"step\(\) at step 10 of episode 1 ends its process \(exit code 3\)"),
@@ -100,7 +100,7 @@ def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
         (broken.RaisingConstructor, r"RuntimeError: no licence \(.*broken.py:\d+ in __init__\)"),
         (
             broken.OnlyObservation,
-            r"reset\(\) must return \(obs, info\).*; it returned an ndarray. Write: return obs, {}",
+            r"reset\(\) must return \(obs, info\).*; it returned an ndarray. -> Write: return obs, {}",
         ),
         (broken.OldGym, r"this is old Gym's interface: reset\(\) returns an ndarray, step\(\) a tuple of 4"),
         (broken.Text, "observation space is Text, which cannot be handled"),
@@ -129,7 +129,7 @@ def test_a_step_of_old_gym_is_seen_behind_a_time_limit() -> None:
         report = looked_at("FourAndALimit-v0")
     finally:
         gymnasium.registry.pop("FourAndALimit-v0")
-    assert "it returned a tuple of 4. Split done into terminated" in told(report, "problem"), report
+    assert "it returned a tuple of 4. -> Split done into terminated" in told(report, "problem"), report
 
 
 def test_much_that_does_little_harm_is_no_problem() -> None:
@@ -152,7 +152,7 @@ def test_much_that_does_little_harm_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("env", "config", "severity", "text"),
     [
-        (broken.Endless, {}, "warning", "none ended within .* no time limit. time_limit=1000"),
+        (broken.Endless, {}, "warning", "none ended within .* no time limit. -> time_limit=1000"),
         (broken.NoSeed, {}, "warning", "takes no seed, and there is no seed"),
         (broken.Aliased, {}, "note", "changes after it was returned"),
         (broken.FallsBehind, {}, "note", r"ends its process \(exit code 5\). raypid never does that"),
