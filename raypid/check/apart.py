@@ -48,8 +48,7 @@ LEARNING_S = 60.0
 POLL_S = 0.05
 KEPT = 2000
 """Bytes of what it prints that are kept."""
-_OURS = str(Path(__file__).parents[1])
-_LIBRARIES = (_OURS, sysconfig.get_paths()["stdlib"], "<frozen", "<string>")
+_LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"], "<frozen", "<string>")
 
 
 class Channel:
@@ -110,14 +109,15 @@ def run_apart(body: Callable[[Channel], None], timeout_s: float) -> Iterator[Mes
         tell.close()
         to_print.close()
         try:
-            what, advice = yield from _heard(process, channel, told, printed, timeout_s)
+            wrong, advice = yield from _heard(process, channel, told, printed, timeout_s)
+            if not wrong:
+                return
             if process.is_alive():
                 os.kill(process.pid or 0, signal.SIGUSR1)  # faulthandler writes where it is
                 time.sleep(0.2)
             stacks.seek(0)
             where = _users_line(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
-            if what:
-                yield Finding(*channel.blame(what), advice, where)
+            yield Finding(*channel.blame(wrong), advice, where)
         finally:
             end_processes([process], interrupt=True)  # it closes its environments before
             with contextlib.suppress(OSError):

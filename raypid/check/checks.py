@@ -62,7 +62,10 @@ def spaces(exam: Exam) -> None:
         except SpaceError as error:
             exam.find("problem", f"{role} space", str(error))
     observation, action = {"space": words(env.observation_space)}, {"space": words(env.action_space)}
-    exam.tell(observation=observation, action=action, render=_render(env))
+    metadata = getattr(env, "metadata", None) or {}
+    modes, fps = [str(mode) for mode in metadata.get("render_modes") or []], metadata.get("render_fps")
+    render = {"modes": modes, "fps": float(fps) if isinstance(fps, (int, float)) else None}
+    exam.tell(observation=observation, action=action, render=render)
     if len(leaves) < 2:
         raise Broken
     _judge_actions(exam, [leaf.space for leaf in leaves["action"] if isinstance(leaf.space, gymnasium.spaces.Box)])
@@ -218,18 +221,16 @@ def ask_gymnasium(exam: Exam) -> None:
         return  # (it takes random actions, which a mask may forbid)
     from gymnasium.utils import env_checker
 
-    said: list[str] = []
     with exam.channel.running(STEP), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.WARN
         try:
             env_checker.check_env(inner, skip_render_check=True, skip_close_check=True)
         except Exception as error:
-            said.append(str(error))
-        finally:
-            gymnasium.logger.min_level = level
-    for text in [*said, *(str(warning.message) for warning in caught)]:
-        text = shorten(re.sub(r"\x1b\[\d+m|WARN(ING)?: ", "", text), 220)
+            warnings.warn(str(error), stacklevel=1)
+        gymnasium.logger.min_level = level
+    for warning in caught:
+        text = shorten(re.sub(r"\x1b\[\d+m|WARN(ING)?: ", "", str(warning.message)), 220)
         if text and not any(part in text for part in _NO_CONCERN):
             exam.find("note", "Gymnasium", f'its checker says: "{text}"', key=text)
 
@@ -263,10 +264,3 @@ def _size() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def _render(env: Any) -> dict[str, object]:
-    metadata = getattr(env, "metadata", None) or {}
-    fps = metadata.get("render_fps")
-    modes = [str(mode) for mode in metadata.get("render_modes") or []]
-    return {"modes": modes, "fps": float(fps) if isinstance(fps, (int, float)) else None}

@@ -283,8 +283,7 @@ class Exam:
         """The reward as a number, 0 where it is none."""
         value, wrong, advice = results.judged_reward(reward)
         if wrong:
-            at = f"at step {number:,} of episode {self.episode:,}"
-            self.find("problem", "reward", f"{at}, it {wrong}", advice)
+            self.find("problem", "reward", f"at step {number:,} of episode {self.episode:,}, it {wrong}", advice)
             return 0.0
         if isinstance(reward, np.ndarray) and reward.ndim:
             text = f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not."

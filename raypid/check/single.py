@@ -69,10 +69,8 @@ class AsOne(gymnasium.Env[Any, Any]):
         step = self.vector.step(to_tree(self.action_space, [action] * self.vector.num_envs))
         final = step.final if step.final is not None and 0 in step.final[0] else None
         obs = step.obs if final is None else final[1]
-        return (
-            self._own(obs), float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]),
-            dict(step.infos.get(0, {})),
-        )  # fmt: skip
+        info = dict(step.infos.get(0, {}))
+        return self._own(obs), float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
 
     def _own(self, obs: Tree) -> Any:
         return from_tree(self.observation_space, tree_map(lambda array: array[0], obs))

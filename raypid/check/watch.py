@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import gymnasium
 import numpy as np
 
-from raypid.envs.observation_checks import ObservationError, ObservationPart, first_place
+from raypid.envs.observation_checks import ObservationError, ObservationPart
 from raypid.nn.catalog import PLAIN, bound_of, is_picture
 from raypid.spaces import Space, is_nested, members
 from raypid.types import Array
@@ -44,30 +44,21 @@ class Part:
         self.given.add(str(array.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__)
         if array.size > MANY and self.num_looks % 10 != 1:
             return None
-        if part.is_float and not np.isfinite(array).all():
-            self.num_infinite += 1
-            _, place, at = first_place(~np.isfinite(array[None]))
-            return f"finite {part.path}", f"{part.label} is not finite: {array[place]}{at}."
+        if wrong := part.wrong_value(array[None]):
+            self.num_infinite += part.is_float
+            return f"value {part.path}", f"{wrong[1]}."
         self.low, self.high = np.minimum(self.low, array), np.maximum(self.high, array)
         self.sum += array
         self.squares += np.square(array, dtype=float)
         self.num += 1
-        bad = part.beyond(array)
-        text = self._beyond(array, bad, of_reset=of_reset) if bad.any() else ""
-        return (f"outside {part.path}", text) if text else None
-
-    def _beyond(self, array: Array, bad: Array, *, of_reset: bool) -> str:
-        """Count an array that leaves its bounds; returns why raypid would refuse it, "" if it would not."""
-        part, (_, place, at) = self.part, first_place(bad[None])
-        text = f"{part.label} is {array[place]:.6g}{at}, outside [{part.low[place]:.6g}, {part.high[place]:.6g}]"
-        if not part.is_box:
-            return f"{text}: its space is {words(part.space)}."
-        self.is_refused |= of_reset
-        if of_reset:
-            return f"{text}. Declare the bounds that hold, or infinite ones."
-        self.num_outside += 1
-        self.outside = self.outside or ("" if self.is_refused else text)
-        return ""
+        beyond = part.beyond_bounds(array[None])
+        if beyond and of_reset:
+            self.is_refused = True
+            return f"bounds {part.path}", f"{beyond[1]}. Declare the bounds that hold, or infinite ones."
+        if beyond:
+            self.num_outside += 1
+            self.outside = self.outside or ("" if self.is_refused else beyond[1])
+        return None
 
     @property
     def is_picture(self) -> bool:

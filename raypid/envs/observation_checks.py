@@ -81,6 +81,31 @@ class ObservationPart:
         bad: Array = (array < low) | (array > high)
         return bad
 
+    def wrong_value(self, array: Array) -> tuple[int, str] | None:
+        """Row and text of the first element of [B, *] that is not finite, or not in its discrete space; None if there is none."""
+        if self.is_float:
+            # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
+            # sorted out below
+            if math.isfinite(np.vdot(array, array)):
+                return None
+            bad, what = ~np.isfinite(array), "is not finite"
+        elif not self.is_box:
+            bad, what = self.beyond(array), f"is outside its space {self.space}"
+        else:
+            return None
+        if not bad.any():
+            return None
+        row, place, at = first_place(bad)
+        return row, f"{self.label} {what}: {array[row][place]}{at}"
+
+    def beyond_bounds(self, array: Array, when: str = "") -> tuple[int, str] | None:
+        """Row and text of the first element of [B, *] that is beyond the bounds of its Box; None if there is none."""
+        if not self.is_box or not (bad := self.beyond(array)).any():
+            return None
+        row, place, at = first_place(bad)
+        bounds = f"outside its bounds [{self.low[place]}, {self.high[place]}]"
+        return row, f"{self.label}{when} is {array[row][place]}{at}, {bounds}"
+
     @property
     def label(self) -> str:
         return f"the observation's part {self.path!r}" if self.path else "the observation"
@@ -143,15 +168,9 @@ class ObservationLayout:
             ObservationError: an element is beyond the bounds of its Box.
         """
         for part, array in zip(self.parts, arrays):
-            if not part.is_box:
-                continue
-            bad = part.beyond(array)
-            if bad.any():
-                row, place, at = first_place(bad)
-                bounds = f"outside its bounds [{part.low[place]}, {part.high[place]}]"
-                raise ObservationError(
-                    f"{part.label} of reset() is {array[row][place]}{at}, {bounds}; declare the bounds that hold, or infinite ones.", row
-                )  # fmt: skip
+            if found := part.beyond_bounds(array, " of reset()"):
+                row, text = found
+                raise ObservationError(f"{text}; declare the bounds that hold, or infinite ones.", row)
 
     def check(self, arrays: list[Array]) -> None:
         """Check the observations of any step.
@@ -160,23 +179,9 @@ class ObservationLayout:
             ObservationError: an element is not finite, or not in its discrete space.
         """
         for part, array in zip(self.parts, arrays):
-            if part.is_float:
-                # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
-                # sorted out below
-                if math.isfinite(np.vdot(array, array)):
-                    continue
-                bad = ~np.isfinite(array)
-                what = "is not finite"
-            elif not part.is_box:
-                bad = part.beyond(array)
-                what = f"is outside its space {part.space}"
-            else:
-                continue
-            if bad.any():
-                row, place, at = first_place(bad)
-                raise ObservationError(
-                    f"{part.label} {what}: {array[row][place]}{at}. Observation space: {self.space}.", row
-                )
+            if found := part.wrong_value(array):
+                row, text = found
+                raise ObservationError(f"{text}. Observation space: {self.space}.", row)
 
 
 def first_place(bad: Array) -> tuple[int, tuple[int, ...], str]:
