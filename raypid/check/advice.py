@@ -12,7 +12,6 @@ from raypid.errors import shorten
 from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config
 
-MILLION = 1_000_000
 LONG_RESETS = 0.3
 """Part of the environment's time from which resets are said to take long."""
 MORE_ENVS = 4
@@ -175,4 +174,4 @@ def _command(run: str, env: str, config: Config, episodes: Facts) -> str:
     more = "".join(f" --{name.replace('_', '-')} {json.dumps(value)}" for name, value in flags.items())
     if config.env_config:
         more += f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}"
-    return f"raypid train --run {run} --env {shlex.quote(env)}{more} --stop {MILLION}"
+    return f"raypid train --run {run} --env {shlex.quote(env)}{more} --stop 1000000"

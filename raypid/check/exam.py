@@ -58,10 +58,11 @@ class Exam:
         """Of episodes that have ended."""
         self.kept: list[Any] = []
         """Valid observations, as the environment gave them."""
-        self.num_steps = self.episode = self.num_terminated = 0
+        self.num_steps = self.num_terminated = 0
+        self.episode = 0
+        """Number of the last episode that has had a step."""
         self.unfinished = 0
         """Steps of the last episode, if it had not ended when the time was up; of the longest one where none has ended."""
-        self._has_stepped = True
         self._info: dict[str, object] | None = None
         self._before: tuple[Any, Any] | None = None
         """The last observation, and a copy of it as it was returned."""
@@ -170,7 +171,7 @@ class Exam:
             Broken: it raised, or returned no tuple of the right length.
         """
         name, length = ("step", results.STEP) if call == STEP else ("reset", results.RESET)
-        with self.channel.running(call, self.episode, step):
+        with self.channel.running(call, self.episode + (call == RESET), step):
             start, start_cpu = time.perf_counter(), time.thread_time()
             try:
                 result = function(*args, **more)
@@ -214,8 +215,6 @@ class Exam:
 
     def reset(self, **given: Any) -> Any:
         """Reset, check what comes, and return the observation."""
-        self.episode += self._has_stepped
-        self._has_stepped = False
         obs, info = self._call(RESET, self.env.reset, **given)
         if not isinstance(info, Mapping):
             self.find("problem", "info", f"reset() returns {shown(info)} as info; it must be a dict.")
@@ -224,8 +223,9 @@ class Exam:
 
     def step(self, action: Any, number: int) -> tuple[Any, float, bool, bool]:
         """Step, check what comes, and return the observation, the reward and the two flags."""
+        self.episode += number == 1
         obs, reward, terminated, truncated, info = self._call(STEP, self.env.step, action, step=number)
-        self.num_steps, self._has_stepped = self.num_steps + 1, True
+        self.num_steps += 1
         self._judge_observation(obs, number)
         value = self._judged_reward(reward, number)
         terminated = self._judged_flag("terminated", terminated, number)
@@ -267,7 +267,7 @@ class Exam:
     # -- checking what comes ---------------------------------------------------------------------------------------
 
     def _judge_observation(self, obs: Any, number: int) -> None:
-        at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode:,}"
+        at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode + 1:,}"
         misfits = [found for part in self.parts if (found := part.look(obs, of_reset=number == 0))]
         for key, text in misfits:
             self.find("problem", "observation", f"at {at}: {text}", key=key)

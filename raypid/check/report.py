@@ -103,7 +103,7 @@ class EnvReport:
             height: lines that there are: what would not fit is counted, notes first. None: all of it.
         """
         width = max(40, width)
-        lines = textwrap.wrap(self._headline(), width)
+        lines = textwrap.wrap(self._headline(self.facts), width)
         # problems come first, and of the rest as much as fits
         most = 1 if self.problems and height is not None else None
         found = {s: [(s, _row(f.severity, str(f), width)) for f in self.of(s)] for s in SEVERITIES}
@@ -118,9 +118,9 @@ class EnvReport:
             lines.append(f"{' and '.join(num_of(num, kind) for kind, num in left.items())} more: --all or --json")
         return "\n".join(lines)
 
-    def _headline(self) -> str:
+    def _headline(self, facts: Mapping[str, Any]) -> str:
         counts = [num_of(len(found), found[0].severity) for found in (self.problems, self.warnings) if found]
-        steps = _part(self.facts, "episodes").get("steps")
+        steps = (facts.get("episodes") or {}).get("steps")
         after = f" after {num_of(steps, 'random step')}" if steps else ""
         return f"{self.env}: {' and '.join(['no problems'] * self.ok + counts)}{after}, {self.seconds:.1f} s"
 
@@ -136,16 +136,10 @@ def _row(label: str, text: str, width: int, most_lines: int | None = None) -> li
     )  # fmt: skip
 
 
-def _part(facts: Mapping[str, object], topic: str) -> Mapping[str, Any]:
-    """The facts of one topic; empty if it was not reached."""
-    part = facts.get(topic)
-    return part if isinstance(part, Mapping) else {}
-
-
 def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The lines of measurements: (label, text)."""
     observation, action, reward, episodes, reset, seeding, step, render = (
-        _part(facts, topic)
+        facts.get(topic) or {}
         for topic in ("observation", "action", "reward", "episodes", "reset", "seeding", "step", "render")
     )
     if observation:

@@ -89,12 +89,12 @@ def spread(values: Sequence[float], prefix: str = "") -> dict[str, float | None]
     return {f"{prefix}min": min(values, default=None), f"{prefix}max": max(values, default=None), f"{prefix}mean": mean}
 
 
-def quantiles(seconds: Array) -> dict[str, float | int | None]:
+def quantiles(seconds: Array) -> dict[str, float | None]:
     """Mean, median, 5th and 95th percentile and the longest of times [N], in seconds."""
+    names = ("mean_s", "median_s", "p5_s", "p95_s", "max_s")
     if not seconds.size:
-        return {"mean_s": None, "median_s": None, "p5_s": None, "p95_s": None, "max_s": None}
-    p5, median, p95, longest = np.percentile(seconds, (5, 50, 95, 100)).tolist()
-    return {"mean_s": float(seconds.mean()), "median_s": median, "p5_s": p5, "p95_s": p95, "max_s": longest}
+        return dict.fromkeys(names)
+    return dict(zip(names, [float(seconds.mean()), *np.percentile(seconds, (50, 5, 95, 100)).tolist()]))
 
 
 def words(space: Space) -> str:
