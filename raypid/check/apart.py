@@ -109,10 +109,11 @@ def run_apart(body: Callable[[Channel], None], timeout_s: float) -> Iterator[Mes
         tell.close()
         to_print.close()
         try:
-            wrong, advice = yield from _heard(process, channel, told, printed, timeout_s)
+            wrong = yield from _heard(process, channel, told, printed, timeout_s)
             if not wrong:
                 return
-            if process.is_alive():
+            advice = "A longer timeout waits for it." if process.is_alive() else ""
+            if advice:
                 os.kill(process.pid or 0, signal.SIGUSR1)  # faulthandler writes where it is
                 time.sleep(0.2)
             stacks.seek(0)
@@ -157,16 +158,12 @@ def _end_with_parent() -> None:
 
 def _heard(
     process: BaseProcess, channel: Channel, told: Connection, printed: Connection, timeout_s: float
-) -> Generator[Message, None, tuple[str, str]]:
-    """Yield what the process sends until it is done, dead or silent for too long; then what it has printed.
-
-    Returns:
-        What went wrong ("" if nothing), and advice.
-    """
-    wrong, advice = "", ""
+) -> Generator[Message, None, str]:
+    """Yield what the process sends until it is done, dead or silent for too long; then what it has printed. Returns what went wrong."""
+    wrong: str | None = None
     num_lines, size, head = 0, 0, b""
     seen, since = 0, time.monotonic()
-    while not wrong:
+    while wrong is None:
         ready = wait([told, printed], POLL_S)
         if printed in ready:
             text = os.read(printed.fileno(), 1 << 16)
@@ -175,30 +172,28 @@ def _heard(
             try:
                 message = told.recv()
             except (EOFError, OSError):
-                wrong = _end_of(process)
-                break
-            if message is None:
                 break
             if isinstance(message, CodeError):
                 raise message
-            yield message
-        if not ready and process.exitcode is not None:
-            wrong = _end_of(process)  # processes that it has started still hold its pipes
+            if message is None:
+                wrong = ""
+            else:
+                yield message
+        elif not ready and process.exitcode is not None:
+            break  # processes that it has started still hold its pipes
         count, call = channel.numbers[:2]
         patience_s = max(timeout_s, LEARNING_S if call in (PPO, SAC) else 0.0)
         if told in ready or count != seen:
             seen, since = count, time.monotonic()
         elif time.monotonic() - since > patience_s:
-            wrong, advice = f"gives no answer within {patience_s:g} s.", "A longer timeout waits for it."
+            wrong = f"gives no answer within {patience_s:g} s."
     first = head.decode(errors="replace").partition("\n")[0]
-    yield {"printed": {"lines": num_lines, "characters": size, "first": first}}
-    return wrong, advice
-
-
-def _end_of(process: BaseProcess) -> str:
-    process.join(5.0)
-    code = process.exitcode or 0
-    return f"ends its process ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})."
+    yield {"printed": {"lines": num_lines, "characters": size, "first": first[:200]}}
+    if wrong is None:
+        process.join(5.0)
+        code = process.exitcode or 0
+        wrong = f"ends its process ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})."
+    return wrong
 
 
 _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')

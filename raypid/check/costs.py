@@ -189,8 +189,9 @@ def measure_training(
         with Agent(run, {"env": replayed, **settings, **short}) as agent:
             agent_s, updates = _learned(agent, run, exam, seconds)
     except (UserError, ModuleNotFoundError) as error:
-        text = str(error).splitlines()[0]
-        return {"seconds": None, "env_share": None, "note": text if run in text else f"{run}: {text}"}
+        text, kind = str(error).splitlines()[0], type(action).__name__
+        note = f"{run} does not take {kind}" if " takes " in text and kind in text else f"{run}: {text}"
+        return {"seconds": None, "env_share": None, "note": note}
     rate = next((row["steps_per_s"] for row in vectors if row["auto"]), None)
     env_s = 1 / rate if rate else exam.mean_times()[0]
     return {
