@@ -80,7 +80,7 @@ def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
     exam.tell(action={**exam.facts["action"], "scaling": scaling})
     for box in unbounded[:1]:
         num = np.count_nonzero(~(np.isfinite(box.low) & np.isfinite(box.high)))
-        what = f"{num} of {box.low.size} elements are not bounded on both sides ({words(box)})"
+        what = f"{words(box)} is unbounded in {num} of {box.low.size} elements"
         then = (
             "raypid passes on a Gaussian's actions as they are, at first about -3 to 3; SAC, TD3 and DDPG refuse them."
         )
@@ -103,11 +103,12 @@ def resets(exam: Exam) -> Any:
     found = {"seeds_differ": seeds_differ, "unseeded_differ": unseeded_differ, "takes_seed": takes_seed}
     exam.tell(reset={**found, "takes_options": takes_options, "same_seed_same_observation": same(first, again)})
     if seeds_differ and unseeded_differ is False and takes_seed:
-        text = "reset() without a seed begins every episode alike, though seeds make it differ: training, which seeds but once, would be one episode."
+        text = "reset() without a seed begins every episode alike, though seeds make it differ."
+        why = "Training gives a seed only once, so all of it would be one episode."
         advice = (
             "Let the seed default to None; if it is None, seed nothing: super().reset(seed=seed), then self.np_random."
         )
-        exam.find("problem", "reset", text, advice)
+        exam.find("problem", "reset", f"{text} {why}", advice)
     return None if others or unseeded else again
 
 

@@ -207,7 +207,7 @@ class Exam:
         text, advice = results.misfit(step, results.STEP, adapted=isinstance(env, Adapted))
         if results.fits(step, 4) and not isinstance(first, tuple):
             text = f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4."
-            advice = f"Write in reset(): return obs, {{}}. In step(): {advice}"
+            advice = f"In reset(), write: return obs, {{}}. In step(), {advice[0].lower()}{advice[1:]}"
             self.find("problem", "interface", text, advice)
         else:
             self.find("problem", "step", text, advice)

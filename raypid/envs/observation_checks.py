@@ -103,8 +103,8 @@ class ObservationPart:
         if not self.is_box or not (bad := self.beyond(array)).any():
             return None
         row, place, at = first_place(bad)
-        bounds = f"outside its bounds [{self.low[place]}, {self.high[place]}]"
-        return row, f"{self.label}{when} is {array[row][place]}{at}, {bounds}"
+        bounds = f"outside its bounds [{self.low[place]:.6g}, {self.high[place]:.6g}]"
+        return row, f"{self.label}{when} is {array[row][place]:.6g}{at}, {bounds}"
 
     @property
     def label(self) -> str:
