@@ -75,7 +75,7 @@ class Channel:
         finally:
             self.numbers[:] = self.numbers[0] + 1, NOTHING, 0, 0
 
-    def blame(self, what: str) -> tuple[Severity, str, str]:
+    def describe(self, what: str) -> tuple[Severity, str, str]:
         """What to say if the running call does something such as "raises ValueError": severity, topic, text."""
         _, call, episode, step = self.numbers
         severity, topic, text = _FINDINGS[call]
@@ -97,19 +97,19 @@ def run_apart(body: Callable[[Channel], None], timeout_s: float) -> Iterator[Mes
         yield from messages
         return
     context = multiprocessing.get_context("fork")
-    told, tell = context.Pipe(duplex=False)
-    printed, to_print = context.Pipe(duplex=False)
-    channel = Channel(tell.send)
-    with tempfile.TemporaryFile("w+b") as stacks, told, printed:
+    messages_in, messages_out = context.Pipe(duplex=False)
+    output, to_print = context.Pipe(duplex=False)
+    channel = Channel(messages_out.send)
+    with tempfile.TemporaryFile("w+b") as stacks, messages_in, output:
         process = context.Process(target=_inside, args=(body, channel, to_print.fileno(), stacks))
         with inheriting(), warnings.catch_warnings():
             # Python warns of threads; what runs there needs none of those that were here
             warnings.simplefilter("ignore")
             process.start()
-        tell.close()
+        messages_out.close()
         to_print.close()
         try:
-            wrong = yield from _heard(process, channel, told, printed, timeout_s)
+            wrong = yield from _listen(process, channel, messages_in, output, timeout_s)
             if not wrong:
                 return
             advice = "A longer timeout waits for it." if process.is_alive() else ""
@@ -118,7 +118,7 @@ def run_apart(body: Callable[[Channel], None], timeout_s: float) -> Iterator[Mes
                 time.sleep(0.2)
             stacks.seek(0)
             where = _users_line(_STACK_LINE.findall(stacks.read().decode(errors="replace")))
-            yield Finding(*channel.blame(wrong), advice, where)
+            yield Finding(*channel.describe(wrong), advice, where)
         finally:
             end_processes([process], interrupt=True)  # it closes its environments before
             with contextlib.suppress(OSError):
@@ -156,21 +156,21 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _heard(
-    process: BaseProcess, channel: Channel, told: Connection, printed: Connection, timeout_s: float
+def _listen(
+    process: BaseProcess, channel: Channel, messages_in: Connection, output: Connection, timeout_s: float
 ) -> Generator[Message, None, str]:
     """Yield what the process sends until it is done, dead or silent for too long; then what it has printed. Returns what went wrong."""
     wrong: str | None = None
     num_lines, size, head = 0, 0, b""
     seen, since = 0, time.monotonic()
     while wrong is None:
-        ready = wait([told, printed], POLL_S)
-        if printed in ready:
-            text = os.read(printed.fileno(), 1 << 16)
+        ready = wait([messages_in, output], POLL_S)
+        if output in ready:
+            text = os.read(output.fileno(), 1 << 16)
             num_lines, size, head = num_lines + text.count(b"\n"), size + len(text), (head + text)[:KEPT]
-        if told in ready:
+        if messages_in in ready:
             try:
-                message = told.recv()
+                message = messages_in.recv()
             except (EOFError, OSError):
                 break
             if isinstance(message, CodeError):
@@ -183,7 +183,7 @@ def _heard(
             break  # processes that it has started still hold its pipes
         count, call = channel.numbers[:2]
         patience_s = max(timeout_s, LEARNING_S if call in (PPO, SAC) else 0.0)
-        if told in ready or count != seen:
+        if messages_in in ready or count != seen:
             seen, since = count, time.monotonic()
         elif time.monotonic() - since > patience_s:
             wrong = f"gives no answer within {patience_s:g} s."

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from raypid.check import advice
 from raypid.check.apart import PPO, SAC, VECTORS, Channel, place_of, run_apart, words_of
-from raypid.check.checks import after_end, ask_gymnasium, examine
+from raypid.check.checks import ask_gymnasium, examine, step_after_end
 from raypid.check.costs import measure_training, measure_vectors
 from raypid.check.exam import Broken, Exam
 from raypid.check.report import EnvReport, Finding
@@ -104,7 +104,7 @@ def _inside(config: Config, channel: Channel, seconds: float, *, speed: bool) ->
                 ask_gymnasium(exam)
             if speed:
                 _measure(spec, config, exam, seconds)
-            after_end(exam)
+            step_after_end(exam)
 
 
 def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:

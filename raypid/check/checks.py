@@ -20,7 +20,7 @@ import numpy as np
 from raypid.check.apart import AFTER_END, CLOSE, MAKE, STEP, place_of, words_of
 from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
 from raypid.check.single import AsOne, made_alone
-from raypid.check.watch import Part, words
+from raypid.check.watch import ObservedPart, words
 from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.envs.observation_checks import ObservationLayout
 from raypid.errors import shorten
@@ -31,29 +31,29 @@ Rows: TypeAlias = "list[tuple[Any, Any, float, bool]]"
 """An episode, or its beginning: (action, observation, reward, whether it has ended) of each step; first, what the reset returned."""
 MOST_STEPS, MOST_EPISODES = 5_000, 200
 SLIGHT = 0.05
-"""Part of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
+"""ObservedPart of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
 
 
 def examine(exam: Exam) -> None:
-    """Ask all of it except `ask_gymnasium` and `after_end`.
+    """Ask all of it except `ask_gymnasium` and `step_after_end`.
 
     Raises:
         Broken: it cannot be stepped, or its spaces are not supported.
     """
-    spaces(exam)
-    first = resets(exam)
+    check_spaces(exam)
+    first = check_resets(exam)
     try:
-        rows = record(exam, deepcopy(exam.reset(seed=SEED)) if first is None else first, 0.4)
+        rows = record_episode(exam, deepcopy(exam.reset(seed=SEED)) if first is None else first, 0.4)
         before = _global_random()
-        episodes(exam)
+        play_episodes(exam)
     finally:
         exam.tell_play()
     after = _global_random()
-    seeding(exam, rows, [name for name in before if before[name] != after[name]])
-    second(exam)
+    check_seeding(exam, rows, [name for name in before if before[name] != after[name]])
+    check_second_copy(exam)
 
 
-def spaces(exam: Exam) -> None:
+def check_spaces(exam: Exam) -> None:
     """Look at the spaces themselves."""
     env, leaves = exam.env, {}
     for role, space in (("observation", env.observation_space), ("action", env.action_space)):
@@ -69,7 +69,7 @@ def spaces(exam: Exam) -> None:
     if len(leaves) < 2:
         raise Broken
     _judge_actions(exam, [leaf.space for leaf in leaves["action"] if isinstance(leaf.space, gymnasium.spaces.Box)])
-    exam.parts = [Part(part) for part in ObservationLayout(env.observation_space).parts]
+    exam.parts = [ObservedPart(part) for part in ObservationLayout(env.observation_space).parts]
     env.action_space.seed(SEED)
 
 
@@ -92,7 +92,7 @@ def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
             exam.find("warning", "action space", text, key="equal")
 
 
-def resets(exam: Exam) -> Any:
+def check_resets(exam: Exam) -> Any:
     """What does a reset depend on: the seed, what was before, nothing? Returns the observation of reset(seed=SEED) if that was the last."""
     first, again = deepcopy(exam.reset(seed=SEED)), deepcopy(exam.reset(seed=SEED))
     others = [deepcopy(exam.reset(seed=SEED + k)) for k in range(1, 5) if not exam.is_over(0.15)]
@@ -112,7 +112,7 @@ def resets(exam: Exam) -> Any:
     return None if others or unseeded else again
 
 
-def record(exam: Exam, first: Any, share: float, actions: Sequence[Any] | None = None) -> Rows:
+def record_episode(exam: Exam, first: Any, share: float, actions: Sequence[Any] | None = None) -> Rows:
     """Play the beginning of an episode after a reset, until a share of the time is up; the first steps have longer."""
     rows = [(None, first, 0.0, False)]
     for action, obs, reward, has_ended in exam.play(first, actions):
@@ -122,7 +122,7 @@ def record(exam: Exam, first: Any, share: float, actions: Sequence[Any] | None =
     return rows
 
 
-def episodes(exam: Exam) -> None:
+def play_episodes(exam: Exam) -> None:
     """Play episodes with random actions until the time is up, and see whether memory grows."""
     return_freed_memory()  # a training in this process may have kept some, which a leak would use up first
     size = _size()
@@ -137,7 +137,7 @@ def episodes(exam: Exam) -> None:
         exam.tell(memory={"mb_per_1000_steps": round(grown, 3)})
 
 
-def seeding(exam: Exam, before: Rows, drew: list[str]) -> None:
+def check_seeding(exam: Exam, before: Rows, drew: list[str]) -> None:
     """Play the same episode again, after others: same seed, same actions. `drew`: the global generators that episodes drew from."""
     found: dict[str, Any] = {"same_episode": None, "differs_at_step": None, "global_random": drew}
     if not exam.facts["reset"]["takes_seed"]:
@@ -145,7 +145,7 @@ def seeding(exam: Exam, before: Rows, drew: list[str]) -> None:
         text = "reset() takes no seed, and there is no seed(n): a run cannot be repeated."
         advice = "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random."
         return exam.find("warning", "seeding", text, advice)
-    rows = record(exam, deepcopy(exam.reset(seed=SEED)), 1.0, [action for action, *_ in before[1:]])
+    rows = record_episode(exam, deepcopy(exam.reset(seed=SEED)), 1.0, [action for action, *_ in before[1:]])
     at, what = _difference(before, rows)
     exam.tell(seeding=found | {"same_episode": at is None, "differs_at_step": at})
     repeated = "with the same seed and the same actions"
@@ -191,7 +191,7 @@ def _global_random() -> dict[str, bytes]:
     return {"numpy (np.random)": pickle.dumps(np.random.get_state()), "random": pickle.dumps(random.getstate())}
 
 
-def second(exam: Exam) -> None:
+def check_second_copy(exam: Exam) -> None:
     """Make a second one beside the first, as vectors and workers do, and look whether it can be sent to them."""
     if exam.made_again_s > MORE_S:
         return
@@ -244,7 +244,7 @@ _NO_CONCERN = (
 """Parts of what Gymnasium's checker says of things that do no harm here, or that we say with more detail."""
 
 
-def after_end(exam: Exam) -> None:
+def step_after_end(exam: Exam) -> None:
     """Step it after the end of an episode, which raypid never does: some end their process then."""
     if exam.is_over():
         return

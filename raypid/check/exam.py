@@ -17,7 +17,7 @@ import numpy as np
 from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel, cause_of, place_of, words_of
 from raypid.check.report import Finding, Severity
 from raypid.check.single import made_alone, takes_all_as_dict, time_limit_of
-from raypid.check.watch import Part, quantiles, spread
+from raypid.check.watch import ObservedPart, quantiles, spread
 from raypid.envs import EnvSpec, results
 from raypid.envs.adapter import Adapted
 from raypid.envs.errors import HEAD, EnvError
@@ -67,16 +67,16 @@ class Exam:
         self._before: tuple[Any, Any] | None = None
         """The last observation, and a copy of it as it was returned."""
         start = time.monotonic()
-        self.env = self._made()
+        self.env = self._make()
         self.began = time.monotonic()
         self.made_again_s = self.began - start
         """How long the newest environment took to make; for a second one, modules are imported already."""
         self.tell(made_in_s=self.made_again_s)
         self.is_masked = "action_mask" in getattr(self.env.observation_space, "spaces", {})
-        self.parts: list[Part] = []
+        self.parts: list[ObservedPart] = []
         """Of the observation; empty until its space is known to be supported."""
 
-    def _made(self) -> Any:
+    def _make(self) -> Any:
         with self.channel.running(MAKE):
             try:
                 env = made_alone(self.spec)
@@ -194,7 +194,7 @@ class Exam:
             self.find("problem", "interface", str(error).removeprefix(HEAD))
         else:
             what = f"raises {shorten(f'{type(inner).__name__}: {inner}'.rstrip(': '))}"
-            self.find(*self.channel.blame(what), where=where)
+            self.find(*self.channel.describe(what), where=where)
 
     def _has_misfit(self) -> bool:
         """Whether step() does not return what it should, as in Gym before 0.26; then that is said."""

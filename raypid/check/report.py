@@ -146,20 +146,20 @@ def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "observation", observation["space"] + _seen(observation)
     if action:
         scaling = {"bounds": "; raypid scales -1..1 to the bounds", "partly none": "; not bounded, so not scaled"}
-        yield "action", action["space"] + scaling.get(action.get("scaling"), "")
+        yield "action", action["space"] + scaling.get(action.get("scaling", ""), "")
     if reward.get("mean") is not None:
         returns = f"; random episodes return {_spread(reward, 'return_')}" if reward["return_mean"] is not None else ""
         yield "reward", f"{_spread(reward)} a step{returns}"
     if episodes.get("steps"):
         yield "episodes", _lengths(episodes)
-    begins = {True: "starts differently each time", False: "always starts alike"}.get(reset.get("unseeded_differ"))
-    times = [_time(reset)] if reset.get("calls") else []
-    if times or begins:
-        yield "reset", "; ".join([*times, *filter(None, [begins])])
+    begins = {True: "starts differently each time", False: "always starts alike", None: ""}
+    texts = [_time(reset) if reset.get("calls") else "", begins[reset.get("unseeded_differ")]]
+    if any(texts):
+        yield "reset", "; ".join(filter(None, texts))
     if seeding.get("same_episode") is not None:
-        differ = {True: "; other seeds differ", False: "; every seed gives the same first observation"}
+        differ = {True: "; other seeds differ", False: "; every seed gives the same first observation", None: ""}
         same = "the same" if seeding["same_episode"] else "another"
-        yield "seeding", f"same seed, {same} episode{differ.get(reset['seeds_differ'], '')}"
+        yield "seeding", f"same seed, {same} episode{differ[reset['seeds_differ']]}"
     if step.get("calls"):
         yield "step", _time(step)
     if render:

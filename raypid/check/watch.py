@@ -16,7 +16,7 @@ MANY = 20_000
 """Elements of a part from which only every tenth observation is counted."""
 
 
-class Part:
+class ObservedPart:
     """What one array of the observation has been."""
 
     def __init__(self, part: ObservationPart) -> None:
@@ -25,7 +25,7 @@ class Part:
         self.low, self.high = np.full(shape, np.inf), np.full(shape, -np.inf)
         self.sum, self.squares = np.zeros(shape), np.zeros(shape)
         self.num_looks = self.num = self.num_outside = self.num_infinite = 0
-        self.given: set[str] = set()
+        self.dtypes: set[str] = set()
         """The dtypes that came."""
         self.is_refused = False
         """A reset left its bounds, which is a problem by itself."""
@@ -41,7 +41,7 @@ class Part:
             array = part.fit(value, part.shape)
         except ObservationError as error:
             return f"misfit {part.path}", str(error)
-        self.given.add(str(array.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__)
+        self.dtypes.add(str(array.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__)
         if array.size > MANY and self.num_looks % 10 != 1:
             return None
         if wrong := part.wrong_value(array[None]):
@@ -75,7 +75,7 @@ class Part:
             "path": part.path, "space": words(part.space), "shape": list(part.shape), "dtype": str(part.dtype),
             "picture": self.is_picture, "symbols": is_picture(part.leaf) and not self.is_picture,
             "normalized": not self.is_picture and bound_of(part.leaf) > PLAIN,
-            "given_dtypes": sorted(self.given), "size": self.low.size,
+            "given_dtypes": sorted(self.dtypes), "size": self.low.size,
             **{name: float(extreme()) if is_seen else None for name, extreme in extremes.items()},
             "constant_elements": int((self.low == self.high).sum()),
             "infinite_share": self.num_infinite / max(1, self.num + self.num_infinite),

@@ -108,8 +108,8 @@ def main(options: argparse.Namespace) -> int:
 
     env = _env_of(options)
     env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
-    limits = {"seconds": options.seconds, "timeout_s": options.timeout}
-    report = check_env(env, env_config, **limits, speed=not options.no_speed, **flags_of(options))
+    given: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, **flags_of(options)}
+    report = check_env(env, env_config, speed=not options.no_speed, **given)
     if options.json:
         print(json.dumps(report.to_dict(), indent=1))
     elif not report.found:
