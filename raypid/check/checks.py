@@ -61,24 +61,26 @@ def check_spaces(exam: Exam) -> None:
             leaves[role] = space_leaves(space, role)
         except SpaceError as error:
             exam.find("problem", f"{role} space", str(error))
-    observation, action = {"space": words(env.observation_space)}, {"space": words(env.action_space)}
+    boxes = [leaf.space for leaf in leaves.get("action", []) if isinstance(leaf.space, gymnasium.spaces.Box)]
+    unbounded = [b for b in boxes if not (np.isfinite(b.low) & np.isfinite(b.high)).all()]
+    scaled = [b for b in boxes if b not in unbounded and not ((b.low == -1) & (b.high == 1)).all()]
+    scaling = "none" if not boxes else "partly none" if unbounded else "bounds" if scaled else "identity"
+    observation = {"space": words(env.observation_space)}
+    action = {"space": words(env.action_space), "scaling": scaling}
     metadata = getattr(env, "metadata", None) or {}
     modes, fps = [str(mode) for mode in metadata.get("render_modes") or []], metadata.get("render_fps")
     render = {"modes": modes, "fps": float(fps) if isinstance(fps, (int, float)) else None}
     exam.tell(observation=observation, action=action, render=render)
     if len(leaves) < 2:
         raise Broken
-    _judge_actions(exam, [leaf.space for leaf in leaves["action"] if isinstance(leaf.space, gymnasium.spaces.Box)])
+    _judge_bounds(exam, unbounded[:1], scaled[:1])
     exam.parts = [ObservedPart(part) for part in ObservationLayout(env.observation_space).parts]
     env.action_space.seed(SEED)
 
 
-def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
-    unbounded = [b for b in boxes if not (np.isfinite(b.low) & np.isfinite(b.high)).all()]
-    scaled = [b for b in boxes if b not in unbounded and not ((b.low == -1) & (b.high == 1)).all()]
-    scaling = "none" if not boxes else "partly none" if unbounded else "bounds" if scaled else "identity"
-    exam.tell(action={**exam.facts["action"], "scaling": scaling})
-    for box in unbounded[:1]:
+def _judge_bounds(exam: Exam, unbounded: list[gymnasium.spaces.Box], scaled: list[gymnasium.spaces.Box]) -> None:
+    """Judge the first Box of the action that lacks a bound, and the first whose bounds raypid scales to."""
+    for box in unbounded:
         num = np.count_nonzero(~(np.isfinite(box.low) & np.isfinite(box.high)))
         what = f"{words(box)} is unbounded in {num} of {box.low.size} elements"
         then = (
@@ -86,7 +88,7 @@ def _judge_actions(exam: Exam, boxes: list[gymnasium.spaces.Box]) -> None:
         )
         advice = "Declare bounds: raypid then scales [-1, 1] to them."
         exam.find("warning", "action space", f"{what}: {then}", advice)
-    for box in scaled[:1]:
+    for box in scaled:
         if (box.low == box.high).any():
             text = f"{words(box)} has elements whose bounds are equal: they do nothing."
             exam.find("warning", "action space", text, key="equal")

@@ -6,12 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from raypid.check.apart import RESET, STEP
 from raypid.check.exam import SEED, Exam
@@ -39,7 +38,7 @@ DRAWN = 2_000
 MOST_S = 0.4
 """Longest measurement of one vector."""
 BATCHES = 16
-"""Different batches of actions and observations that are used in turn."""
+"""Different batches of actions that are used in turn."""
 ITERATIONS = {"PPO": 12, "SAC": 6}
 """Most iterations that are measured, after one that warms up."""
 
@@ -147,28 +146,20 @@ def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
-class Replayed(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Gives observations that were seen before, at no cost: what remains is the cost of learning."""
+class Replayed(gymnasium.Env[Any, Any]):
+    """Gives observations that were seen before, at almost no cost: what remains is the cost of learning."""
 
-    def __init__(self, num_envs: int, seen: Sequence[Any], observation: Space, action: Space) -> None:
-        self.num_envs = num_envs
-        self.single_observation_space, self.single_action_space = observation, action
-        self.observation_space, self.action_space = batch_space(observation, num_envs), batch_space(action, num_envs)
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        rng = np.random.default_rng(SEED)
-        picked = rng.integers(len(seen), size=(BATCHES, num_envs))
-        self._obs = [from_tree(observation, to_tree(observation, [seen[i] for i in row])) for row in picked]
-        self._rewards = rng.standard_normal((BATCHES, num_envs)).astype(np.float32)
-        self._steps = 0
+    def __init__(self, seen: Sequence[Any], observation: Space, action: Space) -> None:
+        self.observation_space, self.action_space = observation, action
+        self._observations, self._num_steps = cycle(seen), 0
 
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        return self._obs[0], {}
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return next(self._observations), {}
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        self._steps += 1
-        no = np.zeros(self.num_envs, bool)
-        ended = np.full(self.num_envs, self._steps % 100 == 0)
-        return self._obs[self._steps % BATCHES], self._rewards[self._steps % BATCHES], ended, no, {}
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._num_steps += 1
+        return next(self._observations), self.np_random.standard_normal(), self._num_steps % 100 == 0, False, {}
 
 
 def measure_training(
@@ -180,13 +171,13 @@ def measure_training(
     """
     observation, action = exam.env.observation_space, exam.env.action_space
 
-    def replayed(num_envs: int) -> Replayed:
-        return Replayed(num_envs, exam.kept, observation, action)
+    def replayed() -> Replayed:
+        return Replayed(exam.kept, observation, action)
 
     short = _short_iterations(run, images=any(part.is_picture for part in exam.parts))
-    settings = {"num_envs_per_worker": config.num_envs_per_worker, "frame_stack": config.frame_stack, "seed": SEED}
+    settings = {name: getattr(config, name) for name in ("num_envs_per_worker", "frame_stack")}
     try:
-        with Agent(run, {"env": replayed, **settings, **short}) as agent:
+        with Agent(run, {"env": replayed, "vectorizer": "sync", "seed": SEED, **settings, **short}) as agent:
             agent_s, updates = _learned(agent, run, exam, seconds)
     except (UserError, ModuleNotFoundError) as error:
         text, kind = str(error).splitlines()[0], type(action).__name__

@@ -325,10 +325,9 @@ def same(one: Any, other: Any, *, exact: bool = False) -> bool:
         return len(one) == len(other) and all(same(a, b, exact=exact) for a, b in zip(one, other))
     try:
         a, b = np.asarray(one), np.asarray(other)
-        if a.shape != b.shape:
-            return False
-        if a.dtype.kind not in "iuf" or b.dtype.kind not in "iuf":
-            return bool(np.array_equal(a, b))
-        return bool(np.array_equal(a, b, equal_nan=True) if exact else np.allclose(a, b, 1e-4, 1e-5, equal_nan=True))
+        are_numbers = {a.dtype.kind, b.dtype.kind} <= set("iuf")
+        if exact or a.shape != b.shape or not are_numbers:
+            return bool(np.array_equal(a, b, equal_nan=are_numbers))
+        return bool(np.allclose(a, b, 1e-4, 1e-5, equal_nan=True))
     except (TypeError, ValueError):
         return False

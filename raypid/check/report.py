@@ -146,7 +146,7 @@ def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "observation", observation["space"] + _seen(observation)
     if action:
         scaling = {"bounds": "; raypid scales -1..1 to the bounds", "partly none": "; not bounded, so not scaled"}
-        yield "action", action["space"] + scaling.get(action.get("scaling", ""), "")
+        yield "action", action["space"] + scaling.get(action["scaling"], "")
     if reward.get("mean") is not None:
         returns = f"; random episodes return {_spread(reward, 'return_')}" if reward["return_mean"] is not None else ""
         yield "reward", f"{_spread(reward)} a step{returns}"
