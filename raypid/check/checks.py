@@ -220,8 +220,9 @@ def check_second_copy(exam: Exam) -> None:
 def ask_gymnasium(exam: Exam) -> None:
     """Let Gymnasium's own checker look, and quote what it says and we have not."""
     inner: Any = exam.env.unwrapped
-    if isinstance(inner, (Adapted, AsOne)) or not takes(inner.reset, "seed") or exam.is_masked:
-        return  # (it takes random actions, which a mask may forbid)
+    is_masked = "action_mask" in getattr(exam.env.observation_space, "spaces", {})  # it takes random actions
+    if isinstance(inner, (Adapted, AsOne)) or not takes(inner.reset, "seed") or is_masked:
+        return
     from gymnasium.utils import env_checker
 
     with exam.channel.running(STEP), warnings.catch_warnings(record=True) as caught:

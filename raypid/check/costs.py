@@ -37,8 +37,6 @@ DRAWN = 2_000
 """Steps of a vector that are drawn from those times."""
 MOST_S = 0.4
 """Longest measurement of one vector."""
-BATCHES = 16
-"""Different batches of actions that are used in turn."""
 ITERATIONS = {"PPO": 12, "SAC": 6}
 """Most iterations that are measured, after one that warms up."""
 
@@ -119,14 +117,12 @@ def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
 
 def _stepped(vector: VectorEnv, exam: Exam, seconds: float) -> dict[str, object]:
     exam.channel.alive()
-    obs, space, num = vector.reset(), vector.action_space, vector.num_envs
-    space.seed(SEED)
-    actions = [to_tree(space, [space.sample() for _ in range(num)]) for _ in range(BATCHES)]
+    obs, num = vector.reset(), vector.num_envs
     steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
     until = time.perf_counter() + seconds
     while steps < 2 or time.perf_counter() < until:
         exam.channel.alive()
-        action = _allowed(exam, obs, num) if exam.is_masked else actions[steps % BATCHES]
+        action = _random_actions(exam, obs, num)
         start, start_cpu = time.perf_counter(), time.thread_time()
         step = vector.step(action)
         obs, steps = step.obs, steps + 1
@@ -137,8 +133,8 @@ def _stepped(vector: VectorEnv, exam: Exam, seconds: float) -> dict[str, object]
     return {"steps_per_s": valid / wall, "waits": waits(wall / (steps * num), cpu / (steps * num))}
 
 
-def _allowed(exam: Exam, obs: Tree, num: int) -> Tree:
-    """Random actions [B, *] that the masks in `obs` allow."""
+def _random_actions(exam: Exam, obs: Tree, num: int) -> Tree:
+    """Random actions [B, *], such as action masks in `obs` allow."""
     rows = [from_tree(exam.env.observation_space, tree_map(lambda array, i=i: array[i], obs)) for i in range(num)]
     return to_tree(exam.env.action_space, [exam.action(row) for row in rows])
 

@@ -72,7 +72,6 @@ class Exam:
         self.made_again_s = self.began - start
         """How long the newest environment took to make; for a second one, modules are imported already."""
         self.tell(made_in_s=self.made_again_s)
-        self.is_masked = "action_mask" in getattr(self.env.observation_space, "spaces", {})
         self.parts: list[ObservedPart] = []
         """Of the observation; empty until its space is known to be supported."""
 
