@@ -149,7 +149,7 @@ def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "action", action["space"] + scaling.get(action["scaling"], "")
     if reward.get("mean") is not None:
         returns = f"; random episodes return {_spread(reward, 'return_')}" if reward["return_mean"] is not None else ""
-        yield "reward", f"{_spread(reward)} a step{returns}"
+        yield "reward", _spread(reward, unit=" a step") + returns
     if episodes.get("steps"):
         yield "episodes", _lengths(episodes)
     begins = {True: "starts differently each time", False: "always starts alike", None: ""}
@@ -158,7 +158,7 @@ def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "reset", "; ".join(filter(None, texts))
     if seeding.get("same_episode") is not None:
         differ = {True: "; other seeds differ", False: "; every seed gives the same first observation", None: ""}
-        same = "the same" if seeding["same_episode"] else "another"
+        same = "same" if seeding["same_episode"] else "another"
         yield "seeding", f"same seed, {same} episode{differ[reset['seeds_differ']]}"
     if step.get("calls"):
         yield "step", _time(step)
@@ -182,9 +182,9 @@ def _seen(observation: Mapping[str, Any]) -> str:
     return text + (f"; a picture{': ' if any(pictures) else ''}{', '.join(pictures)}" if pictures else "")
 
 
-def _spread(numbers: Mapping[str, Any], prefix: str = "") -> str:
+def _spread(numbers: Mapping[str, Any], prefix: str = "", unit: str = "") -> str:
     low, high, mean = (numbers[f"{prefix}{what}"] for what in ("min", "max", "mean"))
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, mean {mean:.4g}"
+    return f"{low:.4g}{unit}" if low == high else f"{low:.4g} to {high:.4g}{unit}, mean {mean:.4g}"
 
 
 def _lengths(episodes: Mapping[str, Any]) -> str:
