@@ -5,33 +5,22 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
-from dataclasses import replace
 
 from raypid.check import advice
-from raypid.check.apart import PPO, SAC, VECTORS, Channel, place_of, run_apart, words_of
-from raypid.check.checks import ask_gymnasium, examine, step_after_end
-from raypid.check.costs import measure_training, measure_vectors
-from raypid.check.exam import Broken, Exam
+from raypid.check.apart import run_apart
+from raypid.check.checks import run_checks
 from raypid.check.report import EnvReport, Finding
-from raypid.envs.env_spec import EnvSpec
-from raypid.envs.errors import ImportFailed
-from raypid.envs.foreign import ForeignEnv
-from raypid.envs.quiet import quiet
-from raypid.errors import ConfigError, UserError, shown
+from raypid.errors import ConfigError, shown
 from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import did_you_mean
-from raypid.run.resolve import env_spec_of, resolve_config
-from raypid.runtime.resources import limit_threads
-from raypid.settings.config import Config, canonical, overlay
+from raypid.run.resolve import resolve_config
+from raypid.settings.config import canonical, overlay
 
 SECONDS, TIMEOUT_S = 8.0, 30.0
 SETTINGS = (
     "time_limit", "action_repeat", "atari", "frame_stack", "num_envs_per_worker", "vectorizer", "env_config", "custom_args",
 )  # fmt: skip
 """Settings of a run that bear on the environment."""
-EXAM_SHARE, VECTORS_SHARE, PPO_SHARE, SAC_SHARE = 0.35, 0.3, 0.1, 0.25
-"""Parts of the time."""
 
 
 def check_env(
@@ -73,7 +62,7 @@ def check_env(
     config = resolve_config("PPO", {**given, "seed": 0})
     report = EnvReport(env if isinstance(env, str) else entry_name(config.env))
     start = time.monotonic()
-    for message in run_apart(lambda channel: _inside(config, channel, seconds, speed=speed), timeout_s):
+    for message in run_apart(lambda channel: run_checks(config, channel, seconds, speed=speed), timeout_s):
         if isinstance(message, Finding):
             report.findings.append(message)
         elif isinstance(message, Mapping):
@@ -82,38 +71,3 @@ def check_env(
     report.found = bool(report.facts.pop("found", True))
     report.findings += advice.findings(report.facts, config, report.env, healthy=report.ok)
     return report
-
-
-def _inside(config: Config, channel: Channel, seconds: float, *, speed: bool) -> None:
-    """What is done in the process apart."""
-    limit_threads(1)
-    with quiet():
-        try:
-            spec = replace(env_spec_of(config), seed=0)
-        except BaseException as error:  # of a module that is imported, too
-            ours = isinstance(error, UserError)
-            channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
-            topic = "interface" if isinstance(error, ForeignEnv) else "import"
-            channel.send(Finding("problem", topic, words_of(error), where=place_of(error)))
-            return
-        with suppress(Broken), closing(Exam(spec, channel, EXAM_SHARE * seconds)) as exam:
-            examine(exam)
-            if exam.num_problems:
-                return
-            if exam.mean_times()[0] < 0.01:
-                ask_gymnasium(exam)
-            if speed:
-                _measure(spec, config, exam, seconds)
-            step_after_end(exam)
-
-
-def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
-    """Measure the vectors, then what training costs."""
-    with exam.channel.running(VECTORS):
-        vectors = measure_vectors(spec, exam, VECTORS_SHARE * seconds)
-    exam.tell(vectorizers=vectors)
-    training: dict[str, object] = {}
-    for run, call, share in (("PPO", PPO, PPO_SHARE), ("SAC", SAC, SAC_SHARE)):
-        with exam.channel.running(call):
-            training[run] = measure_training(run, config, exam, vectors, share * seconds)
-        exam.tell(training=training)

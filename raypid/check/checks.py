@@ -1,4 +1,4 @@
-"""What is asked of an environment beside the results of its calls: spaces, resets, seeds, a second copy. Runs in the process apart."""
+"""All that is asked of an environment, in order. Runs in the process apart."""
 
 from __future__ import annotations
 
@@ -17,21 +17,67 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from raypid.check.apart import AFTER_END, CLOSE, MAKE, STEP, place_of, words_of
+from raypid.check.apart import AFTER_END, CLOSE, MAKE, PPO, SAC, STEP, VECTORS, Channel, place_of, words_of
+from raypid.check.costs import measure_training, measure_vectors
 from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
+from raypid.check.report import Finding
 from raypid.check.single import AsOne, made_alone
 from raypid.check.watch import ObservedPart, words
+from raypid.envs import EnvSpec
 from raypid.envs.adapter import Adapted, is_seeded, takes
+from raypid.envs.errors import ImportFailed
+from raypid.envs.foreign import ForeignEnv
 from raypid.envs.observation_checks import ObservationLayout
-from raypid.errors import shorten
+from raypid.envs.quiet import quiet
+from raypid.errors import UserError, shorten
 from raypid.nn.allocation import return_freed_memory
+from raypid.run.resolve import env_spec_of
+from raypid.runtime.resources import limit_threads
+from raypid.settings.config import Config
 from raypid.spaces import SpaceError, space_leaves
 
 Rows: TypeAlias = "list[tuple[Any, Any, float, bool]]"
 """An episode, or its beginning: (action, observation, reward, whether it has ended) of each step; first, what the reset returned."""
+EXAM_SHARE, VECTORS_SHARE, PPO_SHARE, SAC_SHARE = 0.35, 0.3, 0.1, 0.25
+"""Parts of the time."""
 MOST_STEPS, MOST_EPISODES = 5_000, 200
 SLIGHT = 0.05
 """ObservedPart of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
+
+
+def run_checks(config: Config, channel: Channel, seconds: float, *, speed: bool) -> None:
+    """Make the environment, and ask all of it."""
+    limit_threads(1)
+    with quiet():
+        try:
+            spec = replace(env_spec_of(config), seed=0)
+        except BaseException as error:  # of a module that is imported, too
+            ours = isinstance(error, UserError)
+            channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
+            topic = "interface" if isinstance(error, ForeignEnv) else "import"
+            channel.send(Finding("problem", topic, words_of(error), where=place_of(error)))
+            return
+        with contextlib.suppress(Broken), contextlib.closing(Exam(spec, channel, EXAM_SHARE * seconds)) as exam:
+            examine(exam)
+            if exam.num_problems:
+                return
+            if exam.mean_times()[0] < 0.01:
+                ask_gymnasium(exam)
+            if speed:
+                _measure(spec, config, exam, seconds)
+            step_after_end(exam)
+
+
+def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
+    """Measure the vectors, then what training costs."""
+    with exam.channel.running(VECTORS):
+        vectors = measure_vectors(spec, exam, VECTORS_SHARE * seconds)
+    exam.tell(vectorizers=vectors)
+    training: dict[str, object] = {}
+    for run, call, share in (("PPO", PPO, PPO_SHARE), ("SAC", SAC, SAC_SHARE)):
+        with exam.channel.running(call):
+            training[run] = measure_training(run, config, exam, vectors, share * seconds)
+        exam.tell(training=training)
 
 
 def examine(exam: Exam) -> None:
@@ -73,14 +119,9 @@ def check_spaces(exam: Exam) -> None:
     exam.tell(observation=observation, action=action, render=render)
     if len(leaves) < 2:
         raise Broken
-    _judge_bounds(exam, unbounded[:1], scaled[:1])
     exam.parts = [ObservedPart(part) for part in ObservationLayout(env.observation_space).parts]
     env.action_space.seed(SEED)
-
-
-def _judge_bounds(exam: Exam, unbounded: list[gymnasium.spaces.Box], scaled: list[gymnasium.spaces.Box]) -> None:
-    """Judge the first Box of the action that lacks a bound, and the first whose bounds raypid scales to."""
-    for box in unbounded:
+    for box in unbounded[:1]:
         num = np.count_nonzero(~(np.isfinite(box.low) & np.isfinite(box.high)))
         what = f"{words(box)} is unbounded in {num} of {box.low.size} elements"
         then = (
@@ -88,7 +129,7 @@ def _judge_bounds(exam: Exam, unbounded: list[gymnasium.spaces.Box], scaled: lis
         )
         advice = "Declare bounds: raypid then scales [-1, 1] to them."
         exam.find("warning", "action space", f"{what}: {then}", advice)
-    for box in scaled:
+    for box in scaled[:1]:
         if (box.low == box.high).any():
             text = f"{words(box)} has elements whose bounds are equal: they do nothing."
             exam.find("warning", "action space", text, key="equal")

@@ -129,7 +129,6 @@ def _stepped(vector: VectorEnv, exam: Exam, seconds: float) -> dict[str, object]
         if steps:
             wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
             valid += int(np.count_nonzero(step.valid))
-    exam.channel.alive()
     return {"steps_per_s": valid / wall, "waits": waits(wall / (steps * num), cpu / (steps * num))}
 
 
