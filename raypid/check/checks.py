@@ -23,7 +23,6 @@ from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
 from raypid.check.report import Finding
 from raypid.check.single import AsOne, made_alone
 from raypid.check.watch import ObservedPart, words
-from raypid.envs import EnvSpec
 from raypid.envs.adapter import Adapted, is_seeded, takes
 from raypid.envs.errors import ImportFailed
 from raypid.envs.foreign import ForeignEnv
@@ -42,7 +41,7 @@ EXAM_SHARE, VECTORS_SHARE, PPO_SHARE, SAC_SHARE = 0.35, 0.3, 0.1, 0.25
 """Parts of the time."""
 MOST_STEPS, MOST_EPISODES = 5_000, 200
 SLIGHT = 0.05
-"""ObservedPart of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
+"""Part of the range of its most lively element by which an observation may differ where two episodes part, to be called a little."""
 
 
 def run_checks(config: Config, channel: Channel, seconds: float, *, speed: bool) -> None:
@@ -64,14 +63,14 @@ def run_checks(config: Config, channel: Channel, seconds: float, *, speed: bool)
             if exam.mean_times()[0] < 0.01:
                 ask_gymnasium(exam)
             if speed:
-                _measure(spec, config, exam, seconds)
+                _measure(config, exam, seconds)
             step_after_end(exam)
 
 
-def _measure(spec: EnvSpec, config: Config, exam: Exam, seconds: float) -> None:
+def _measure(config: Config, exam: Exam, seconds: float) -> None:
     """Measure the vectors, then what training costs."""
     with exam.channel.running(VECTORS):
-        vectors = measure_vectors(spec, exam, VECTORS_SHARE * seconds)
+        vectors = measure_vectors(exam, VECTORS_SHARE * seconds)
     exam.tell(vectorizers=vectors)
     training: dict[str, object] = {}
     for run, call, share in (("PPO", PPO, PPO_SHARE), ("SAC", SAC, SAC_SHARE)):
@@ -124,9 +123,7 @@ def check_spaces(exam: Exam) -> None:
     for box in unbounded[:1]:
         num = np.count_nonzero(~(np.isfinite(box.low) & np.isfinite(box.high)))
         what = f"{words(box)} is unbounded in {num} of {box.low.size} elements"
-        then = (
-            "raypid passes on a Gaussian's actions as they are, at first about -3 to 3; SAC, TD3 and DDPG refuse them."
-        )
+        then = "raypid passes on a Gaussian's actions, at first about -3 to 3; SAC, TD3 and DDPG refuse them."
         advice = "Declare bounds: raypid then scales [-1, 1] to them."
         exam.find("warning", "action space", f"{what}: {then}", advice)
     for box in scaled[:1]:
@@ -148,9 +145,7 @@ def check_resets(exam: Exam) -> Any:
     if seeds_differ and unseeded_differ is False and takes_seed:
         text = "reset() without a seed begins every episode alike, though seeds make it differ."
         why = "Training gives a seed only once, so all of it would be one episode."
-        advice = (
-            "Let the seed default to None; if it is None, seed nothing: super().reset(seed=seed), then self.np_random."
-        )
+        advice = "Let the seed default to None, and seed nothing then: super().reset(seed=seed), then self.np_random."
         exam.find("problem", "reset", f"{text} {why}", advice)
     return None if others or unseeded else again
 

@@ -44,9 +44,9 @@ ITERATIONS = {"PPO": 12, "SAC": 6}
 # -- vectors -----------------------------------------------------------------------------------------------------------
 
 
-def measure_vectors(spec: EnvSpec, exam: Exam, seconds: float) -> list[dict[str, Any]]:
-    """Measure for about `seconds` seconds the steps per second of each way to step `spec.num_envs` environments, the fastest first."""
-    until = time.monotonic() + seconds
+def measure_vectors(exam: Exam, seconds: float) -> list[dict[str, Any]]:
+    """Measure for about `seconds` seconds the steps per second of each way to step `num_envs` environments, the fastest first."""
+    spec, until = exam.spec, time.monotonic() + seconds
     is_vector = isinstance(exam.env, AsOne)
     if is_vector and exam.env.vector.num_envs > 1:  # it cannot have another number
         spec = replace(spec, num_envs=exam.env.vector.num_envs)
