@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import cycle
@@ -158,7 +158,7 @@ class Replayed(gymnasium.Env[Any, Any]):
 
 
 def measure_training(
-    run: str, config: Config, exam: Exam, vectors: Sequence[Mapping[str, Any]], seconds: float
+    run: str, config: Config, exam: Exam, vectors: list[dict[str, Any]], seconds: float
 ) -> dict[str, object]:
     """Measure for about `seconds` seconds what the algorithm costs for each step, and add what the environment costs: the time of a million steps.
 

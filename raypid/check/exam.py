@@ -294,15 +294,11 @@ class Exam:
     def _judged_flag(self, name: str, value: Any, number: int) -> bool:
         meant = results.as_flag(value)
         if meant is None:
-            self.find(
-                "problem",
-                name,
-                f"step() returns {shown(value)} as {name} at step {number:,}; it must be True or False.",
-            )
+            text = f"step() returns {shown(value)} as {name} at step {number:,}; it must be True or False."
+            self.find("problem", name, text)
         elif not isinstance(value, (bool, np.bool_)):
-            self.find(
-                "note", name, f"it is {shown(value)}, {results.described(value)}, not a bool; raypid converts it."
-            )
+            text = f"it is {shown(value)}, {results.described(value)}, not a bool; raypid converts it."
+            self.find("note", name, text)
         return bool(meant)
 
     def _judge_info(self, info: Any) -> None:

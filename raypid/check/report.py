@@ -138,31 +138,28 @@ def _row(label: str, text: str, width: int, most_lines: int | None = None) -> li
 
 def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The lines of measurements: (label, text)."""
-    observation, action, reward, episodes, reset, seeding, step, render = (
-        facts.get(topic) or {}
-        for topic in ("observation", "action", "reward", "episodes", "reset", "seeding", "step", "render")
-    )
-    if observation:
+    if observation := facts.get("observation"):
         yield "observation", observation["space"] + _seen(observation)
-    if action:
+    if action := facts.get("action"):
         scaling = {"bounds": "; raypid scales -1..1 to the bounds", "partly none": "; not bounded, so not scaled"}
         yield "action", action["space"] + scaling.get(action["scaling"], "")
-    if reward.get("mean") is not None:
+    if (reward := facts.get("reward")) and reward["mean"] is not None:
         returns = f"; random episodes return {_spread(reward, 'return_')}" if reward["return_mean"] is not None else ""
         yield "reward", _spread(reward, unit=" a step") + returns
-    if episodes.get("steps"):
+    if (episodes := facts.get("episodes")) and episodes["steps"]:
         yield "episodes", _lengths(episodes)
     begins = {True: "starts differently each time", False: "always starts alike", None: ""}
+    reset = facts.get("reset") or {}
     texts = [_time(reset) if reset.get("calls") else "", begins[reset.get("unseeded_differ")]]
     if any(texts):
         yield "reset", "; ".join(filter(None, texts))
-    if seeding.get("same_episode") is not None:
+    if (seeding := facts.get("seeding")) and seeding["same_episode"] is not None:
         differ = {True: "; other seeds differ", False: "; every seed gives the same first observation", None: ""}
         same = "same" if seeding["same_episode"] else "another"
         yield "seeding", f"same seed, {same} episode{differ[reset['seeds_differ']]}"
-    if step.get("calls"):
+    if (step := facts.get("step")) and step["calls"]:
         yield "step", _time(step)
-    if render:
+    if render := facts.get("render"):
         fps = f" at {render['fps']:g} frames/s" if render["fps"] else ""
         yield "video", f"rgb_array{fps}" if "rgb_array" in render["modes"] else "none: no render mode rgb_array"
     if rows := facts.get("vectorizers"):
