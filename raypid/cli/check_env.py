@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from raypid.cli import Subparsers
 
 _SETTINGS = {
-    "time_limit": (1, "truncate episodes after this many steps"),
-    "action_repeat": (1, "repeat each action this many times"),
-    "frame_stack": (1, "the policy sees the last N observations"),
-    "num_envs_per_worker": (1, "environments side by side when vectors are measured (default: 8)"),
+    "time_limit": "truncate episodes after this many steps",
+    "action_repeat": "repeat each action this many times",
+    "frame_stack": "the policy sees the last N observations",
+    "num_envs_per_worker": "environments side by side when vectors are measured (default: 8)",
 }
-"""Whole numbers, as `raypid train` takes them -> the least value, help."""
+"""Whole numbers of at least 1, as `raypid train` takes them -> help."""
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
@@ -45,9 +45,9 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--env", dest="env_option", metavar="ENV", help=argparse.SUPPRESS)  # as for train
     add("--run", metavar="NAME", help=argparse.SUPPRESS)  # to say that there is none
     add("--env-config", metavar="JSON", help="keyword arguments of the environment")
-    for name, (low, text) in _SETTINGS.items():
+    for name, text in _SETTINGS.items():
         about: dict[str, Any] = {"dest": f"{SETTING}{name}", "default": argparse.SUPPRESS}
-        add(option_of(name), metavar="N", type=partial(at_least, low), help=text, **about)
+        add(option_of(name), metavar="N", type=partial(at_least, 1), help=text, **about)
     text = "without the preprocessing of ALE/ ids"
     add("--no-atari", action="store_false", dest=f"{SETTING}atari", default=argparse.SUPPRESS, help=text)
     text = "about how long to look; slow steps take a few more (default: 8)"
@@ -86,16 +86,15 @@ def _env_of(options: argparse.Namespace) -> str:
     Raises:
         UserError: there is none, or two, or an algorithm beside it.
     """
-    names = [name for name in (options.env, options.env_option) if name]
+    names = [str(name) for name in (options.env, options.env_option) if name]
+    example = f"raypid check-env {names[0] if names else 'CartPole-v1'}"
     if options.run:
-        example = names[0] if names else "CartPole-v1"
-        raise UserError(
-            f"check-env looks at the environment alone and takes no --run: raypid check-env {example}. It says what PPO and SAC would cost."
-        )
+        text = f"check-env looks at the environment alone and takes no --run: {example}. It says what PPO and SAC would cost."
+        raise UserError(text)
     if len(names) != 1:
         what = "Name an environment" if not names else f"Name one environment, not {names[0]} and {names[1]}"
-        raise UserError(f"{what}: raypid check-env {names[0] if names else 'CartPole-v1'}.")
-    return str(names[0])
+        raise UserError(f"{what}: {example}.")
+    return names[0]
 
 
 def main(options: argparse.Namespace) -> int:
