@@ -617,7 +617,7 @@ def below_known(run: RunFolder) -> Findings:
     best = float(max(run.finite("evaluation/episode_reward_mean"), default=math.inf))
     known = shortfall(run.params, best, run.last("timesteps_total", 0.0)) if COUNTS & run.reached else None
     if known is not None:
-        text = f"It ended well below {known.value:g}, which is known for {run.env} ({known.source})."
+        text = f"It ended well below {known.value:g}, which is known for {run.params.get('env')} ({known.source})."
         tried = [f"`{one.command}` ({one.why})" for one in remedies(run.algorithm, run.params, known.value)]
         advice = f"Try {', '.join([*tried, 'more steps'])}."
         yield Finding("learning", "warning", text, {"best": best, "known": known.value}, advice)
