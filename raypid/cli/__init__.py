@@ -6,22 +6,18 @@ Nothing heavy is imported before it is needed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import re
-import shlex
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, with_flags
-from raypid.errors import UserError, one_line, reason, shown
+from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
 from raypid.plugins.extras import install_hint
 from raypid.plugins.project import find_project, foreign_project, not_imported
@@ -30,7 +26,6 @@ from raypid.report.status_line import StatusLine
 from raypid.report.streams import lenient_output
 from raypid.storage.ownership import put_on_path
 
-MAX_THREADS = 1024
 COMMANDS = (
     "train",
     "tune",
@@ -59,45 +54,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    with _recorded_ctrl_c() as came, lenient_output() as output:
+    with lenient_output() as output:
         trains = arguments[:1] == ["train"]
         try:
             code = _command(arguments)
-        except BaseException as error:
-            if came or isinstance(error, KeyboardInterrupt):
-                print(f"raypid: stopped at once. {getattr(error, 'saved', '')}".rstrip(), file=sys.stderr)
-                return INTERRUPTED
-            if not isinstance(error, SystemExit) or error.code:
+        except KeyboardInterrupt as error:
+            print(f"raypid: stopped at once. {getattr(error, 'saved', '')}".rstrip(), file=sys.stderr)
+            return INTERRUPTED
+        except SystemExit as end:
+            if end.code:
                 raise
             code, trains = 0, False  # --help
         output.flush()
         if code == 0 and output.failure is not None and not output.reader_left:
             print(f"raypid: The output could not be written: {reason(output.failure)}.", file=sys.stderr)
             code = 0 if trains else FAILURE
-    return INTERRUPTED if came else code
-
-
-@contextlib.contextmanager
-def _recorded_ctrl_c() -> Iterator[list[int]]:
-    """Record Ctrl-C in the list, because C extensions that are interrupted during their import raise unrelated errors.
-
-    A run installs its own handler.
-    """
-    came: list[int] = []
-
-    def on_signal(number: int, frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield came
-        return
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return code
 
 
 def _command(arguments: Sequence[str]) -> int:
@@ -119,7 +91,6 @@ def _command(arguments: Sequence[str]) -> int:
         if completion is not None:
             arguments = [dashed(word) for word in completion.words_so_far()]
         put_on_path(arguments)  # "module:Name" means the user's own files first
-        _check_threads()
         if arguments[:1] and arguments[0] in USES_PROJECT:
             find_project(Path.cwd(), arguments)
             if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
@@ -130,7 +101,7 @@ def _command(arguments: Sequence[str]) -> int:
         if completion is not None:
             completion.answer(parser, arguments)
         if arguments[:1] and arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
-            _refuse_command(arguments)
+            _refuse_command(arguments[0])
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -171,17 +142,10 @@ Train policies by deep reinforcement learning, on a laptop or a Ray cluster.
   raypid list envs                   environments; also agents, networks, tuned"""
 
 
-def _refuse_command(arguments: Sequence[str]) -> NoReturn:
+def _refuse_command(given: str) -> NoReturn:
     """Raise a UserError that says which command is meant."""
-    given = arguments[0]
     if given.startswith("-"):
-        known = ("--run", "--env", "--stop", "--timesteps", "--config", "--resume")
-        which = "train" if given.partition("=")[0] in known else "COMMAND"
-        raise UserError(f"Name a command before {given}: raypid {which} {given} ... `raypid --help` shows them.")
-    if ALGORITHMS.canonical(given) in ALGORITHMS:
-        env = arguments[1] if arguments[1:] and not arguments[1].startswith("-") else "NAME"
-        line = shlex.join(["raypid", "train", "--run", ALGORITHMS.canonical(given), "--env", env, *arguments[2:]])
-        raise UserError(f"Unknown command {given!r}. An algorithm is trained by `{line}`.")
+        raise UserError(f"Name a command before {given}: raypid train {given} ... `raypid --help` shows them.")
     if told := _named_by_option(given):
         raise UserError(f"Unknown command {given!r}. {told}`raypid train --help` shows how to train.")
     raise UserError(f"Unknown command {given!r}.{did_you_mean(given, COMMANDS)}")
@@ -211,18 +175,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USER_ERROR, f"raypid: {text}{end} `{self.prog} --help` shows the options.\n")
 
 
-def _check_threads() -> None:
-    """Refuse what the libraries that read these variables answer by a crash.
-
-    Raises:
-        UserError: names the variable.
-    """
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        number = os.environ.get(name, "").strip()
-        if number.isdecimal() and (len(number) > 4 or int(number) > MAX_THREADS):
-            raise UserError(f"{name} asks for {shown(number)} threads: at most {MAX_THREADS} make sense.")
-
-
 def dashed(argument: str) -> str:
     """Spell --num_workers=2 as --num-workers=2, so that both are the same flag."""
     if not argument.startswith("--"):
@@ -242,12 +194,9 @@ def _named_by_option(argument: str) -> str:
 
 def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that says of unknown arguments what was meant: of the first, or of all options."""
-    hint = f"`{parser.prog} --help` shows the options."
     options = [word.partition("=")[0] for word in arguments if re.match(r"--?[^\W\d]", word)]
-    if not arguments[0].startswith("-") or not options:
-        only_one = "It takes one environment at a time. " if parser.prog.endswith(" check-env") else ""
-        takes_env = "--env" in parser._option_string_actions
-        told = only_one or (next(filter(None, map(_named_by_option, arguments)), "") if takes_env else "")
-        raise UserError(f"Unexpected argument {arguments[0]!r}. {told}{hint}")
-    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    raise UserError(unknown("option", dict.fromkeys(options), flags))
+    if arguments[0].startswith("-") and options:
+        flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+        raise UserError(unknown("option", dict.fromkeys(options), flags))
+    told = next(filter(None, map(_named_by_option, arguments)), "")
+    raise UserError(f"Unexpected argument {arguments[0]!r}. {told}`{parser.prog} --help` shows the options.")

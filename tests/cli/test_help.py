@@ -87,8 +87,8 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
     ("words", "answer"),
     [
         (["trian"], "Did you mean 'train'?"),
-        (["PPO"], "`raypid train --run PPO --env NAME`"),
-        (["ppo", "Pendulum-v1", "--lr", "1"], "`raypid train --run PPO --env Pendulum-v1 --lr 1`"),
+        (["PPO"], "An algorithm is named by --run PPO. `raypid train --help` shows"),
+        (["ppo", "Pendulum-v1", "--lr", "1"], "An algorithm is named by --run PPO."),
         (["mine.py"], "An environment is named by --env mine.py."),
         (["train", "file", "cart.yml"], "A file is named by `raypid train -f cart.yml`."),
         (["train", "--env", "CartPole-v1"], "--run PPO is the first to try"),
