@@ -95,7 +95,7 @@ def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     if names and ({"--help", "-h"} & set(flags) or any(flag not in parser._option_string_actions for flag in flags)):
         # not the value of an option yet unknown
         env = next((name for name in names if ":" in name or name in ENVS), names[0])
-        _add_arguments(parser, env, None, None)
+        _add_arguments(parser, {"env": env})
 
 
 def _env_of(options: argparse.Namespace) -> str:

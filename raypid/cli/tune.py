@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
-from raypid.cli.train import algorithm_name, at_least, settings_of
+from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings, reader, without_options
+from raypid.cli.train import at_least, settings_of
 from raypid.envs.closing import ENDS
 from raypid.errors import UserError
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
+from raypid.run.calls import algorithm_of
 from raypid.settings.config import Config, ConfigError, renamed
 from raypid.settings.files import read_values
 from raypid.settings.stops import read_stop
@@ -58,7 +59,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv), trust=False)
     cls, name = _settings_of(argv)
-    groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has", argv)
+    groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
     _add_options(groups["run"].add_argument)
     add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
     parser.epilog = (
@@ -68,7 +69,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
 
 def _add_options(add: Callable[..., object]) -> None:
     """Add what is no setting of a run."""
-    add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    add("--run", metavar="NAME", type=reader(algorithm_of), help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     add("--trials", metavar="N", type=partial(at_least, 1), help=f"most settings to try (default: {_TRIALS})")
     add("--budget", metavar="TIME", help=f"wall time of everything, such as 90s, 10m, 2h (default: {_BUDGET})")
     text = f"'{{\"{GOAL}\": 475}}': a return that is enough; '{{\"{SECONDS}\": 60}}': seconds of training of a trial (default: from the budget)"
@@ -248,19 +249,8 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
         )
     for told in renamed(given):
         print(f"raypid: {told}.")
-    command = shlex.join(["raypid", *_without(options.argv, "--out", "--name")])
+    command = shlex.join(["raypid", *without_options(options.argv, "--out", "--name")])
     return task, plan, out, {"name": name, "command": command}
-
-
-def _without(argv: Sequence[str], *flags: str) -> list[str]:
-    """A command line without some flags and their values."""
-    kept, words = list[str](), iter(argv)
-    for word in words:
-        if word in flags:
-            next(words, None)
-        elif word.partition("=")[0] not in flags:
-            kept.append(word)
-    return kept
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:

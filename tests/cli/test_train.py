@@ -299,9 +299,6 @@ def test_the_settings_of_a_run_name_its_algorithm_and_its_end(cartpole: Path, tm
     assert main(["train", "--config", file, "--clip", "0.1", "--stop", '{"training_iteration": 1}', *out]) == 0
     after = json.loads((tmp_path / "again" / "params.json").read_text())
     assert {key for key in before if before[key] != after[key]} - {"stop", "signature"} == {"clip"}
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(), command := ["train", "--config", file])
-    assert parser.parse_args(command).run == "PPO" == before["run"]
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
