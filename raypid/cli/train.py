@@ -43,7 +43,6 @@ from raypid.storage.run_folder import PARAMS, is_record
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
     from raypid.run.resolve import SettledRun
-    from raypid.sweep.experiment import Experiment
 
 PARTS = {"run": ALGORITHMS, "env": ENVS, "model.network": NETWORKS, "agent": AGENTS}
 """What a run is made of, by its settings -> where its names are."""
@@ -87,28 +86,30 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if argv[:1] != ["train"]:
         return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv))
-    named = _named_parts(argv)
-    name, cls = named.get("run"), Config
+    named = named_parts(argv)
+    name, full = named.get("run", ""), HELP_ALL in argv
     if name == AGENT_RUN:
         parser.set_defaults(run=AGENT_RUN)
-    with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-        cls = ALGORITHMS.get(name).Config if name else Config
-    _describe(parser, name if cls is not Config else None)
-    groups = add_groups(parser, "every algorithm" if cls is Config else str(name))
-    full = HELP_ALL in argv
+        named = {"agent": "default_agent", **named}
+    cls = settings_class(name)
+    more = (
+        ""
+        if name
+        else " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
+    )
+    parser.description = f"Train a policy. Flags win over files and over what was saved.{more}"
+    parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings; docs/names.md has the names of other libraries."
+    groups = add_groups(parser, name or "every algorithm")
     _add_options(groups["run"].add_argument, full=full)
     add_settings(groups, cls(), full=full)
-    _add_arguments(parser, {**({"agent": "default_agent"} if name == AGENT_RUN else {}), **named})
+    _add_arguments(parser, named)
 
 
-def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
-    """Say what the help shows, and how to see more."""
-    parser.description = "Train a policy. Flags win over files and over what was saved."
-    if name is None:
-        parser.description += (
-            " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
-        )
-    parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings; docs/names.md has the names of other libraries."
+def settings_class(algorithm: str) -> type[Config]:
+    """The settings of an algorithm; those that all have if there is none of this name, which the check of --run reports."""
+    with contextlib.suppress(UserError):
+        return ALGORITHMS.get(algorithm).Config
+    return Config
 
 
 def _add_options(add: Callable[..., object], *, full: bool) -> None:
@@ -147,7 +148,7 @@ def _add_options(add: Callable[..., object], *, full: bool) -> None:
     more("--trust", action="store_true", help=text)
 
 
-def _named_parts(argv: Sequence[str]) -> dict[str, str]:
+def named_parts(argv: Sequence[str]) -> dict[str, str]:
     """The names of PARTS that flags give, or else files or the resumed run: they say which other options there are.
 
     Raises:
@@ -189,14 +190,10 @@ def _saved_parts(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     texts = [*reversed(options.config), options.file, os.path.join(folder, PARAMS) if folder else None]
     for text in filter(None, texts):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            blocks = [
-                {canonical(key): value for key, value in overlay({}, block).items()}
-                for block in blocks_of(Marked("", run_file.read_values(text, "")))
-            ]
-            first, *others = [
-                {part: block[part] for part in PARTS if isinstance(block.get(part), str)} for block in blocks
-            ]
-            parts = {part: name for part, name in first.items() if all(other.get(part) == name for other in others)}
+            blocks = blocks_of(Marked("", run_file.read_values(text, "")))
+            first, *others = [{canonical(key): value for key, value in overlay({}, block).items()} for block in blocks]
+            common = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+            parts = {part: name for part, name in common.items() if part in PARTS and isinstance(name, str)}
             try:
                 run_file.check_trust(text, trust=options.trust, given={})
             except UserError:
@@ -247,9 +244,7 @@ def _declared_again(action: argparse.Action, dest: str) -> argparse.Action:
     is_known = type(action).__module__ == "argparse"  # a class of the user's may store anything
     copied = copy.copy(action) if is_known else argparse.Action(flags, dest, action.nargs)
     copied.option_strings, copied.dest, copied.default, copied.required = flags, dest, argparse.SUPPRESS, False
-    copied.type = (
-        action.type if action.type in (int, float) else None
-    )  # of other types that parser makes more than text
+    copied.type = action.type if action.type in (int, float) else None  # that parser makes more than text of others
     copied.metavar = action.metavar or action.dest.upper()
     copied.help = text.replace("%(default)s", str(action.default)).replace("%%", "%").replace("%", "%%")
     return copied
@@ -270,10 +265,8 @@ def settings_of(options: argparse.Namespace) -> Given:
     """
     flags = flags_of(options)
     file = read_runs(options.config, options.run, trust=options.trust, given=flags)
-    words = {"stop": file.stop, "out": file.out, "tuned": file.tuned, **file.options}
-    if not file.recorded and (
-        idle := [word for word, value in words.items() if value is not None and value is not False]
-    ):
+    idle = [word for word in (*file.origins, *(["tuned"] if file.tuned else [])) if word != "run"]
+    if idle and not file.recorded:
         raise ConfigError(
             f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
         )
@@ -311,6 +304,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.resolve import settle, standing
     from raypid.run.train import train_request
     from raypid.runtime.resources import ResourceError
+    from raypid.sweep.experiment import read_experiments
     from raypid.sweep.plan import check_run, experiments_in
 
     _check_together(options)
@@ -322,7 +316,9 @@ def main(options: argparse.Namespace) -> int:
     if isinstance(place, Path) and experiments_in(place):
         return resume_experiments(options, replace(request, resume=place))
     if options.file:
-        experiments = _experiments(options, request)
+        given = overlay(request.recorded, request.settings)
+        run_file.check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
+        experiments = read_experiments(options.file, replace(request, settings=given))
         if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
         if not options.explain and not (len(experiments) == 1 and experiments[0].is_one_run):
@@ -388,27 +384,12 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
     stop = read_stop(given or None, "--stop")
     if options.timesteps is not None:
         steps = read_stop(options.timesteps, "--timesteps")
-        if steps.keys() != {STEPS}:
-            raise ConfigError(f"--timesteps takes a number of environment steps, not {shown(options.timesteps)}.")
-        if stop.setdefault(STEPS, steps[STEPS]) != steps[STEPS]:
+        if steps.keys() != {STEPS} or stop.get(STEPS) not in (None, steps[STEPS]):
             raise ConfigError(
-                f"--timesteps {options.timesteps} and --stop give two numbers of steps: give one of them."
+                f"--timesteps takes a number of environment steps, that of --stop if it has one too, not {shown(options.timesteps)}."
             )
+        stop |= steps
     return stop if given or stop else None
-
-
-def _experiments(options: argparse.Namespace, request: RunRequest) -> list[Experiment]:
-    """The experiments of --file, with what the command line says laid over them.
-
-    Raises:
-        ConfigError: something in it is wrong.
-        UntrustedError: it lies in a run's folder, and names code that may not be imported.
-    """
-    from raypid.sweep.experiment import read_experiments
-
-    given = overlay(request.recorded, request.settings)
-    run_file.check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
-    return read_experiments(options.file, replace(request, settings=given))
 
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:

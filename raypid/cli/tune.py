@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings, reader, without_options
-from raypid.cli.train import at_least, settings_of
+from raypid.cli.train import at_least, named_parts, settings_class, settings_of
 from raypid.envs.closing import ENDS
-from raypid.errors import UserError
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
 from raypid.run.calls import algorithm_of
-from raypid.settings.config import Config, ConfigError, renamed
+from raypid.settings.config import ConfigError, renamed
 from raypid.settings.files import read_values
 from raypid.settings.stops import read_stop
 
@@ -58,10 +57,10 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     if argv[:1] != ["tune"]:
         return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv), trust=False)
-    cls, name = _settings_of(argv)
+    name = named_parts(argv).get("run", "")
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
     _add_options(groups["run"].add_argument)
-    add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
+    add_settings(groups, settings_class(name)(), full=HELP_ALL in argv, without=["seed"])
     parser.epilog = (
         f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms has their ranges."
     )
@@ -101,18 +100,6 @@ def _add_options(add: Callable[..., object]) -> None:
         help="settings that every trial has; flags win over it",
     )
     add("--quiet", action="store_true", help="print the answer only")
-
-
-def _settings_of(argv: Sequence[str]) -> tuple[type[Config], str]:
-    """The settings of the algorithm that `argv` names, and its name; those of every algorithm and "" if it names none."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", nargs="?")
-    name = early.parse_known_args(argv)[0].run
-    if isinstance(name, str):
-        with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-            name = ALGORITHMS.canonical(name)
-            return ALGORITHMS.get(name).Config, name
-    return Config, ""
 
 
 def main(options: argparse.Namespace) -> int:
