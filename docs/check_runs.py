@@ -18,7 +18,6 @@ import numpy as np
 import tables
 
 from raypid import cli
-from raypid.cli.list import KINDS
 from raypid.cli.train import flags_of
 from raypid.errors import UserError
 from raypid.plugins.registry import ENVS, NETWORKS
@@ -138,8 +137,6 @@ def _parsed(command: str, run: str, words: list[str], own: set[str], whole: bool
         for flag in unknown
         if not (has_own and flag.lstrip("-").replace("-", "_") in own)
     ]
-    if command == "list" and options.what is not None and options.what not in KINDS and not open_flags:
-        found.append(f"there is no list of {options.what!r}")
     if found or command not in ("train", "tune"):
         return found
     knows_all = bool(run) and not any(getattr(options, name, None) for name in ("resume", "file", "tuned"))
