@@ -7,14 +7,17 @@ import ast
 import contextlib
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.list import KINDS
+from raypid.cli.list import ROWS
+from raypid.envs import list_envs
 from raypid.errors import UserError
 from raypid.plugins.extras import install_command
-from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS
+from raypid.plugins.registry import ALGORITHMS, NETWORKS
+from raypid.settings import saved
 
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
@@ -93,18 +96,18 @@ def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def _complete(action: Any) -> None:
     """Say what an option's value may be, as far as it is known."""
-    names = {flag.lstrip("-") for flag in action.option_strings}
-    for completes, found in _COMPLETERS:
-        if completes & names or action.dest in completes:
-            action.completer = _of_this_case(found)
-    if action.metavar == "PROJECT":
-        action.completer = importlib.import_module("argcomplete").completers.DirectoriesCompleter()
-    if action.metavar and action.metavar.startswith("{"):
-        action.completer = _fixed(action.metavar.strip("{}").split(","))
-    elif action.metavar == "true|false":
-        action.completer = _fixed(["true", "false"])
-    elif action.metavar in ("N", "NUMBER"):
-        action.completer = _fixed([])
+    from argcomplete.completers import ChoicesCompleter, DirectoriesCompleter
+
+    names = {action.dest, *(flag.lstrip("-") for flag in action.option_strings)}
+    metavar = str(action.metavar)
+    if metavar == "PROJECT":
+        action.completer = DirectoriesCompleter()
+    elif completer := next((found for completes, found in _COMPLETERS if completes & names), None):
+        action.completer = _of_this_case(completer)
+    elif metavar.startswith("{") or metavar == "true|false":
+        action.completer = ChoicesCompleter(re.split(r"[,|]", metavar.strip("{}")))
+    elif metavar in ("N", "NUMBER"):
+        action.completer = ChoicesCompleter(())
 
 
 def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str]]:
@@ -117,14 +120,8 @@ def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str
     return names
 
 
-def _fixed(values: list[str]) -> Callable[..., list[str]]:
-    return lambda **_: values
-
-
 def _envs(prefix: str, **_: object) -> list[str]:
     """Ids and files. Of EnvPool's tasks those that ALE has too: to ask EnvPool itself takes seconds."""
-    from raypid.envs import list_envs
-
     if prefix.startswith("envpool:"):
         return [f"envpool:{name.removeprefix('ALE/')}" for name in list_envs() if name.startswith("ALE/")]
     if ":" in prefix:
@@ -143,10 +140,9 @@ def _classes(module: str) -> list[str]:
 
 def _listed(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Names in what `raypid list KIND` shows."""
-    from raypid.envs import list_envs
-
-    known = {"envs": list_envs, "agents": lambda: [*ALGORITHMS.names(), *AGENTS.names()]}
-    return known.get(parsed_args.what, NETWORKS.names)() if parsed_args.what != "tuned" else ALGORITHMS.names()
+    if parsed_args.what == "envs":
+        return list_envs()
+    return [str(row["name"]) for row in ROWS[parsed_args.what]()]
 
 
 def _runs(prefix: str, **_: object) -> list[str]:
@@ -155,12 +151,6 @@ def _runs(prefix: str, **_: object) -> list[str]:
 
     folders = [*glob("runs/*/"), *glob(f"{escape(prefix)}*/")]
     return sorted({folder.rstrip("/") if os.path.isfile(f"{folder}params.json") else folder for folder in folders})
-
-
-def _tuned(**_: object) -> Iterable[str]:
-    from raypid.settings import saved as saved_settings
-
-    return saved_settings.names()
 
 
 def _entries(**_: object) -> Iterable[str]:
@@ -180,9 +170,8 @@ _COMPLETERS: tuple[tuple[set[str], Callable[..., Iterable[str]]], ...] = (
     ({"env", "evaluation-env"}, _envs),
     ({"model.network"}, lambda **_: NETWORKS.names()),
     ({"resume", "init-from", "path", "runs"}, _runs),
-    ({"tuned"}, _tuned),
+    ({"tuned"}, lambda **_: saved.names()),
     ({"entry"}, _entries),
-    ({"what"}, lambda **_: KINDS),
     ({"filter"}, _listed),
     ({"stop"}, _stops),
 )

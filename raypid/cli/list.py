@@ -63,7 +63,7 @@ def main(options: argparse.Namespace) -> int:
     if options.what != "envs" and (options.installed or options.actions or options.all):
         raise UserError("--installed, --actions and --all are for environments: raypid list envs.")
     whole = bool(options.all or options.filter or options.actions or options.json)
-    rows = _envs(whole=whole) if options.what == "envs" else _ROWS[options.what]()
+    rows = _envs(whole=whole) if options.what == "envs" else ROWS[options.what]()
     found = [row for row in rows if all(text.lower() in _searched(row).lower() for text in options.filter)]
     if options.installed:
         found = [row for row in found if row["installed"]]
@@ -279,7 +279,7 @@ def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:
             print(f"{row['name']}  {row['about']}")  # what is pasted is not wrapped
 
 
-_ROWS: dict[str, Callable[[], list[dict[str, object]]]] = {
+ROWS: dict[str, Callable[[], list[dict[str, object]]]] = {
     "networks": partial(_networks, models=False),
     "models": partial(_networks, models=True),
     "agents": _agents,
