@@ -13,10 +13,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from raypid import __version__
-from raypid.cli.options import HELP_ALL, with_flags
+from raypid.cli.options import HELP_ALL, HelpFormatter, with_flags
 from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
 from raypid.plugins.extras import install_hint
@@ -167,7 +167,10 @@ def _with_saved(error: Exception) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints errors on one line, without the usage."""
+    """Prints errors on one line, without the usage, and takes options by their whole names alone."""
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **about})
 
     def error(self, message: str) -> NoReturn:
         text = one_line(message[0].upper() + message[1:])

@@ -22,17 +22,12 @@ from raypid.settings import saved
 if TYPE_CHECKING:
     from raypid.cli import Subparsers
 
-FILES = {
-    "bash": "~/.bashrc",
-    "zsh": "~/.zshrc",
-    "fish": "~/.config/fish/config.fish",
+SHELLS = {
+    "bash": ('eval "$(raypid completion bash)"', "~/.bashrc"),
+    "zsh": ('eval "$(raypid completion zsh)"', "~/.zshrc"),
+    "fish": ("raypid completion fish | source", "~/.config/fish/config.fish"),
 }
-"""Shells -> the file that they read when they start."""
-_LINES = {
-    "bash": 'eval "$(raypid completion bash)"',
-    "zsh": 'eval "$(raypid completion zsh)"',
-    "fish": "raypid completion fish | source",
-}
+"""Shells -> the line that turns completion on, and the file that they read when they start."""
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
@@ -41,11 +36,10 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         help="print what makes TAB complete commands, options and values in your shell",
         description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
         "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
-        epilog="\n".join(f"{shell:5} {_LINES[shell]:38} in {FILES[shell]}" for shell in FILES),
+        epilog="\n".join(f"{shell:5} {line:38} in {file}" for shell, (line, file) in SHELLS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("shell", choices=tuple(FILES), help="your shell")
+    parser.add_argument("shell", choices=tuple(SHELLS), help="your shell")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -32,7 +32,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         description="Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
         "by name. In a folder with files of yours it adds what is missing and replaces nothing. "
         "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it.",
-        allow_abbrev=False,
     )
     parser.add_argument("path", metavar="PROJECT", help="the folder to write; . is the current one")
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError
 from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, Registry, did_you_mean, is_model
 from raypid.report.panel import aligned
@@ -38,8 +37,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         help="show environments, algorithms and agents, networks, models, tuned settings",
         description="Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings.",
         epilog="`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name.",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("what", metavar="|".join(KINDS), choices=KINDS, help="what to show")

@@ -110,13 +110,10 @@ def option_of(name: str) -> str:
 
 def without_options(argv: Sequence[str], *options: str) -> list[str]:
     """The words of a command without some options and their values."""
-    kept, words = list[str](), iter(argv)
-    for word in words:
-        if word in options:
-            next(words, None)
-        elif word.partition("=")[0] not in options:
-            kept.append(word)
-    return kept
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in options:
+        parser.add_argument(option)
+    return parser.parse_known_args(argv)[1]
 
 
 def with_flags(message: str, parser: argparse.ArgumentParser) -> str:

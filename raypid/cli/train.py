@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import json
 import os
 import shlex
@@ -19,7 +18,6 @@ from raypid.cli import dashed
 from raypid.cli.options import (
     HELP_ALL,
     SETTING,
-    HelpFormatter,
     add_groups,
     add_settings,
     option_of,
@@ -33,9 +31,8 @@ from raypid.plugins.arguments import declared, declares
 from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.run.calls import algorithm_of
-from raypid.settings import files as run_file
 from raypid.settings.config import Config, ConfigError, Given, Source, by_our_names, canonical, overlay, renamed
-from raypid.settings.files import OPTIONS, read_runs
+from raypid.settings.files import OPTIONS, check_trust, read_runs, read_values
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
 from raypid.storage.run_folder import PARAMS, is_record
@@ -79,8 +76,6 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         "train",
         help="train a policy",
         usage="raypid train --run NAME --env NAME [--stop N] [options]",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
         add_help=False,
     )
     if argv[:1] != ["train"]:
@@ -190,12 +185,12 @@ def _saved_parts(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     texts = [*reversed(options.config), options.file, os.path.join(folder, PARAMS) if folder else None]
     for text in filter(None, texts):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            blocks = blocks_of(Marked("", run_file.read_values(text, "")))
+            blocks = blocks_of(Marked("", read_values(text, "")))
             first, *others = [{canonical(key): value for key, value in overlay({}, block).items()} for block in blocks]
             common = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
             parts = {part: name for part, name in common.items() if part in PARTS and isinstance(name, str)}
             try:
-                run_file.check_trust(text, trust=options.trust, given={})
+                check_trust(text, trust=options.trust, given={})
             except UserError:
                 parts = {part: name for part, name in parts.items() if name in PARTS[part]}
             yield parts
@@ -230,24 +225,25 @@ def _add_arguments(parser: argparse.ArgumentParser, named: Mapping[str, str]) ->
         group = parser.add_argument_group(f"arguments of {owner}")
         for action in declared(declare, setting).values():
             try:
-                group._add_action(_declared_again(action, f"{SETTING}{setting}.{action.dest}"))
+                group._add_action(_as_text(action, f"{SETTING}{setting}.{action.dest}"))
             except argparse.ArgumentError as error:
                 raise ConfigError(f"{owner}: {error}. Give the option another name.") from None
 
 
-def _declared_again(action: argparse.Action, dest: str) -> argparse.Action:
-    """A copy of an option that a user's class has declared, for `dest`; the class's own parser will read its value again."""
-    flags = [dashed(flag) for flag in action.option_strings]
+def _as_text(action: argparse.Action, dest: str) -> argparse.Action:
+    """Let an option that a user's class has declared keep text for `dest`; the class's own parser will read it again."""
     text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
     if "%(default)" not in text and action.default not in (None, argparse.SUPPRESS):
         text = f"{text} (default: {action.default})".strip()
-    is_known = type(action).__module__ == "argparse"  # a class of the user's may store anything
-    copied = copy.copy(action) if is_known else argparse.Action(flags, dest, action.nargs)
-    copied.option_strings, copied.dest, copied.default, copied.required = flags, dest, argparse.SUPPRESS, False
-    copied.type = action.type if action.type in (int, float) else None  # that parser makes more than text of others
-    copied.metavar = action.metavar or action.dest.upper()
-    copied.help = text.replace("%(default)s", str(action.default)).replace("%%", "%").replace("%", "%%")
-    return copied
+    action.help = text.replace("%(default)s", str(action.default)).replace("%%", "%").replace("%", "%%")
+    action.metavar = action.metavar or action.dest.upper()
+    action.option_strings = [dashed(flag) for flag in action.option_strings]
+    action.dest, action.default, action.required = dest, argparse.SUPPRESS, False
+    if action.type not in (int, float):
+        action.type = None
+    if type(action).__module__ != "argparse":  # it may keep anything
+        action.__class__ = argparse._StoreAction
+    return action
 
 
 def flags_of(options: argparse.Namespace) -> Given:
@@ -317,7 +313,7 @@ def main(options: argparse.Namespace) -> int:
         return resume_experiments(options, replace(request, resume=place))
     if options.file:
         given = overlay(request.recorded, request.settings)
-        run_file.check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
+        check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
         experiments = read_experiments(options.file, replace(request, settings=given))
         if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
@@ -368,7 +364,7 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
 def _is_record(file: str) -> bool:
     """Whether a file is a run's params.json."""
     with contextlib.suppress(ConfigError):  # who reads it says what is wrong with it
-        return is_record(run_file.read_values(file, "-f"))
+        return is_record(read_values(file, "-f"))
     return False
 
 
@@ -380,7 +376,7 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
     """
     given = options.stop
     if given and os.path.isfile(given.removeprefix("@")):
-        given = run_file.read_values(given, "--stop")
+        given = read_values(given, "--stop")
     stop = read_stop(given or None, "--stop")
     if options.timesteps is not None:
         steps = read_stop(options.timesteps, "--timesteps")

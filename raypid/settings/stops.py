@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from raypid.errors import ConfigError, shown
 from raypid.storage.plain_data import read_json
@@ -41,19 +41,22 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     return {name: value}
 
 
-def _criteria(stop: object, option: str) -> Iterable[tuple[object, object]] | None:
-    """The criteria (name, value) of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
+def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
+    """The criteria of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
     if isinstance(stop, str) and stop.lstrip().startswith("{"):
-        return _json(stop, option).items()
+        return _json(stop, option)
     if isinstance(stop, str) and "=" in stop:
-        return [_pair(part, option) for part in stop.split(",")]
-    return stop.items() if isinstance(stop, Mapping) else None
+        pairs = [_pair(part, option) for part in stop.split(",")]
+        if len(dict(pairs)) < len(pairs):
+            raise ConfigError(f"{option} {shown(stop)} has two values for one criterion: give one of them.")
+        return dict(pairs)
+    return stop if isinstance(stop, Mapping) else None
 
 
-def _in_our_names(stop: Iterable[tuple[object, object]]) -> dict[str, object]:
+def _in_our_names(stop: Mapping[object, object]) -> dict[str, object]:
     found: dict[str, object] = {}
     names: dict[str, str] = {}
-    for key, value in stop:
+    for key, value in stop.items():
         if not isinstance(key, str):
             raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
         ours = SHORT.get(key, key)
