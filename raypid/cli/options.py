@@ -8,7 +8,8 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from raypid.errors import UserError
 from raypid.plugins.registry import other_names
@@ -166,7 +167,6 @@ def metavar(hint: object) -> str:
     """Return what a value looks like in the help: N, NUMBER, TEXT, {a,b} or JSON."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
-    if hint is ModelConfig or {get_origin(one) for one in (hint, *get_args(hint))} & {tuple, dict}:
-        return "JSON"
-    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
-    return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")
+    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT", object: "TEXT"}
+    one_of = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((kinds[kind] for kind in one_of if kind in kinds), "JSON")
