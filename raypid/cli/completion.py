@@ -90,18 +90,17 @@ def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def _complete(action: Any) -> None:
     """Say what an option's value may be, as far as it is known."""
-    from argcomplete.completers import ChoicesCompleter, DirectoriesCompleter
-
+    completers: Any = importlib.import_module("argcomplete.completers")
     names = {action.dest, *(flag.lstrip("-") for flag in action.option_strings)}
     metavar = str(action.metavar)
     if metavar == "PROJECT":
-        action.completer = DirectoriesCompleter()
+        action.completer = completers.DirectoriesCompleter()
     elif completer := next((found for completes, found in _COMPLETERS if completes & names), None):
         action.completer = _of_this_case(completer)
     elif metavar.startswith("{") or metavar == "true|false":
-        action.completer = ChoicesCompleter(re.split(r"[,|]", metavar.strip("{}")))
+        action.completer = completers.ChoicesCompleter(re.split(r"[,|]", metavar.strip("{}")))
     elif metavar in ("N", "NUMBER"):
-        action.completer = ChoicesCompleter(())
+        action.completer = completers.ChoicesCompleter(())
 
 
 def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str]]:

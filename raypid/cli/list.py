@@ -183,8 +183,8 @@ def _actions(name: str) -> str:
 
 
 def _agents() -> list[dict[str, object]]:
-    own = [{"name": name, "about": f"--agent_name: {_said_of(AGENTS.get(name))}"} for name in AGENTS.names()]
-    return [*_described(ALGORITHMS, ALGORITHMS.names(), _ALGORITHMS), *own]
+    own = {name: f"--agent_name: {_said_of(AGENTS.get(name))}" for name in AGENTS.names()}
+    return [*_described(ALGORITHMS, ALGORITHMS.names(), _ALGORITHMS), *_described(AGENTS, AGENTS.names(), own)]
 
 
 def _networks(*, models: bool) -> list[dict[str, object]]:

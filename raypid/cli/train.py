@@ -152,8 +152,8 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for part in PARTS:
         early.add_argument(*map(option_of, other_spellings(part)), dest=part, nargs="?")
-    for flags in (("--out",), ("-f", "--file")):
-        early.add_argument(*flags, nargs="?")
+    early.add_argument("--out", nargs="?")
+    early.add_argument("-f", "--file", nargs="?")
     early.add_argument("--resume", nargs="?", const=True)
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
