@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import shlex
 import shutil
@@ -63,8 +64,9 @@ def main(options: argparse.Namespace) -> int:
         if file.is_file() and "__pycache__" not in file.parts
     ]
     kept = [file for file in files if os.path.lexists(folder / file)]
-    own = [file for file in kept if file.endswith(".py") and not _is_same(folder / file, TEMPLATE / file)]
-    skipped = [file for file in TESTS if own and file not in kept]
+    same, _, _ = filecmp.cmpfiles(folder, TEMPLATE, kept, shallow=False)
+    has_own = any(file.endswith(".py") and file not in same for file in kept)
+    skipped = [file for file in TESTS if has_own and file not in kept]
     written = [file for file in files if file not in (*kept, *skipped)]
     try:
         for file in written:
@@ -89,7 +91,3 @@ def main(options: argparse.Namespace) -> int:
     if TESTS[-1] not in skipped:
         print("pytest" if installed("pytest") else f"{pip()} install pytest\npytest")
     return 0
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.is_file() and one.read_bytes() == other.read_bytes()

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from raypid.envs.ids import PACKAGES, bare
 from raypid.errors import UserError
 from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, Registry, did_you_mean, is_model
 from raypid.report.panel import aligned
@@ -61,11 +62,12 @@ def main(options: argparse.Namespace) -> int:
         raise UserError("--installed, --actions and --all are for environments: raypid list envs.")
     whole = bool(options.all or options.filter or options.actions or options.json)
     rows = _envs(whole=whole) if options.what == "envs" else ROWS[options.what]()
-    found = [row for row in rows if all(text.lower() in _searched(row).lower() for text in options.filter)]
+    wanted = [text.lower() for text in options.filter]
+    found = [row for row in rows if all(text in f"{row['name']} {row.get('package', '')}".lower() for text in wanted)]
     if options.installed:
         found = [row for row in found if row["installed"]]
     if options.actions:
-        found = [row for row in found if row["installed"] and _actions(str(row["name"])) == options.actions]
+        found = [row for row in found if row["installed"] and _has_actions(str(row["name"]), options.actions)]
     if not found and options.filter:
         text = " ".join(options.filter)
         raise UserError(
@@ -84,10 +86,6 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _searched(row: Mapping[str, object]) -> str:
-    return f"{row['name']} {row.get('package', '')}"
-
-
 def _wrapped(head: str, text: str) -> str:
     width = max(shutil.get_terminal_size().columns - 1, len(head) + 20)
     return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
@@ -100,7 +98,6 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
         whole: import the packages that register theirs, which takes a while; else these have an example each.
     """
     from raypid.envs import list_envs
-    from raypid.envs.ids import PACKAGES
     from raypid.envs.resolve import missing_package, module_of, register_packages
     from raypid.plugins.extras import install_command, installed
 
@@ -161,25 +158,21 @@ def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
 
 def _newest(names: Iterable[str]) -> list[str]:
     """Names with the newest of their versions alone."""
-    newest: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: int((re.findall(r"-v(\d+)$", name) or ["0"])[0])):
-        newest[re.sub(r"-v\d+$", "", name)] = name
-    return sorted(newest.values())
+    by_version = sorted(names, key=lambda name: (len(name), name))
+    return sorted({bare(name): name for name in by_version}.values())
 
 
-def _actions(name: str) -> str:
-    """The kind of an environment's actions: discrete, continuous, mixed; "" if it cannot be made."""
-    import gymnasium
+def _has_actions(name: str, kind: str) -> bool:
+    """Whether an environment can be made, and its actions are of a kind: discrete or continuous."""
+    from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
     from raypid.envs import EnvError, EnvSpec, spaces
 
     try:
         _, action = spaces(EnvSpec(env=name))
     except EnvError:
-        return ""
-    if isinstance(action, gymnasium.spaces.Box):
-        return "continuous"
-    return "discrete" if isinstance(action, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)) else "mixed"
+        return False
+    return isinstance(action, Box if kind == "continuous" else (Discrete, MultiDiscrete))
 
 
 def _agents() -> list[dict[str, object]]:

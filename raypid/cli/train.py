@@ -87,12 +87,11 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
         parser.set_defaults(run=AGENT_RUN)
         named = {"agent": "default_agent", **named}
     cls = settings_class(name)
-    more = (
-        ""
-        if name
-        else " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
-    )
-    parser.description = f"Train a policy. Flags win over files and over what was saved.{more}"
+    parser.description = "Train a policy. Flags win over files and over what was saved."
+    if not name:
+        parser.description += (
+            f" `{parser.prog} --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
+        )
     parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings; docs/names.md has the names of other libraries."
     groups = add_groups(parser, name or "every algorithm")
     _add_options(groups["run"].add_argument, full=full)
