@@ -13,10 +13,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, HelpFormatter, with_flags
+from raypid.cli.options import Subparsers as Subparsers
 from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
 from raypid.plugins.extras import install_hint
@@ -41,8 +42,6 @@ COMMANDS = (
 )
 USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
-Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
-"""What a command adds its parser to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,17 +10,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypid.cli.list import ROWS
+from raypid.cli.options import Subparsers
 from raypid.envs import list_envs
 from raypid.errors import UserError
 from raypid.plugins.extras import install_command
 from raypid.plugins.registry import ALGORITHMS, NETWORKS
 from raypid.settings import saved
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 SHELLS = {
     "bash": ('eval "$(raypid completion bash)"', "~/.bashrc"),

@@ -7,14 +7,11 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from raypid.cli.options import Subparsers
 from raypid.cli.train import at_least
 from raypid.phases import phase
 from raypid.settings.files import read_values
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 
 def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:

@@ -9,15 +9,12 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from raypid.cli.options import Subparsers
 from raypid.errors import UserError, reason
 from raypid.plugins.extras import installed, pip
 from raypid.plugins.project import registered
 from raypid.storage.ownership import MARKER, mark_project, project_of, run_folder_of
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 TEMPLATE = Path(__file__).parent.parent / "project_template"
 PARTS = {"env": "envs/custom_env.py", "agent": "agents/custom_agent.py", "model": "models/custom_model.py"}

@@ -11,15 +11,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raypid.cli.options import Subparsers
 from raypid.envs.ids import PACKAGES, bare
 from raypid.errors import UserError
 from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, Registry, did_you_mean, is_model
 from raypid.report.panel import aligned
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 KINDS = ("envs", "networks", "models", "agents", "tuned")
 _MOST = 12

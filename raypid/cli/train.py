@@ -18,6 +18,7 @@ from raypid.cli import dashed
 from raypid.cli.options import (
     HELP_ALL,
     SETTING,
+    Subparsers,
     add_groups,
     add_settings,
     option_of,
@@ -38,7 +39,6 @@ from raypid.settings.stops import STEPS, read_stop
 from raypid.storage.run_folder import PARAMS, is_record
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.run.resolve import SettledRun
 
 PARTS = {"run": ALGORITHMS, "env": ENVS, "model.network": NETWORKS, "agent": AGENTS}
