@@ -147,7 +147,10 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
 
     Raises:
         ConfigError: the flags name an algorithm, and an agent or a whole model, which have one of their own.
+        UntrustedError: the resumed run's algorithm may not be imported.
     """
+    from raypid.storage.checkpoint import latest, open_checkpoint
+
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for part in PARTS:
         early.add_argument(*map(option_of, other_spellings(part)), dest=part, nargs="?")
@@ -159,10 +162,17 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
     options = early.parse_known_args(argv)[0]
     flags: dict[str, str] = {part: name for part, name in vars(options).items() if part in PARTS and name}
     named: dict[str, str] = {}
-    for parts in (flags, *_saved_parts(options)):
+    folder = options.out if options.resume is True else options.resume
+    for parts in (flags, *_saved_parts(options, folder)):
         named = {**parts, **named}
         if "run" not in named and _learns_by_agent(named):
             named["run"] = AGENT_RUN
+    checkpoints = os.path.join(folder or "", "checkpoints")
+    if "run" not in named and folder and os.path.isdir(checkpoints) and latest(checkpoints) is not None:
+        from raypid.run.resolve import saved_algorithm
+
+        # a checkpoint may be signed where PARAMS is not
+        named["run"] = saved_algorithm(Path(folder), open_checkpoint(folder), RunRequest(trust=options.trust))
     if "run" in named:
         named["run"] = ALGORITHMS.canonical(named["run"])
     if "run" in flags and ALGORITHMS.is_own(named["run"]) and named["run"] != AGENT_RUN and _learns_by_agent(flags):
@@ -172,7 +182,7 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _saved_parts(options: argparse.Namespace) -> Iterator[dict[str, str]]:
+def _saved_parts(options: argparse.Namespace, folder: str | None) -> Iterator[dict[str, str]]:
     """What each file, and the resumed run, names of PARTS, the one that wins first; of several experiments what they have in common.
 
     Of a file that names code which may not be imported, only names that are known here.
@@ -180,8 +190,7 @@ def _saved_parts(options: argparse.Namespace) -> Iterator[dict[str, str]]:
     from raypid.settings.marked import Marked
     from raypid.sweep.experiment import blocks_of
 
-    folder = options.out if options.resume is True else options.resume
-    texts = [*reversed(options.config), options.file, os.path.join(folder, PARAMS) if folder else None]
+    texts = [*reversed(options.config), options.file, folder and os.path.join(folder, PARAMS)]
     for text in filter(None, texts):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
             blocks = blocks_of(Marked("", read_values(text, "")))
