@@ -39,7 +39,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     )
     add = parser.add_argument
     add("what", metavar="|".join(KINDS), choices=KINDS, help="what to show")
-    add("filter", metavar="TEXT", nargs="*", help="only what has all these texts, in upper or lower case")
+    add("filter", metavar="TEXT", nargs="*", default=[], help="only what has all these texts, in upper or lower case")
     add("--installed", action="store_true", help="of environments: only those whose package is installed")
     add(
         "--actions",

@@ -322,12 +322,12 @@ def main(options: argparse.Namespace) -> int:
     if options.file:
         given = overlay(request.recorded, request.settings)
         check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
-        experiments = read_experiments(options.file, replace(request, settings=given))
-        if options.explain and not (len(experiments) == 1 and experiments[0].has_one_trial):
+        one, *more = experiments = read_experiments(options.file, replace(request, settings=given))
+        if options.explain and (more or not one.has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
-        if not options.explain and not (len(experiments) == 1 and experiments[0].is_one_run):
+        if not options.explain and (more or not one.is_one_run):
             return run_experiments(experiments, options)
-        request = check_run(experiments[0], request)
+        request = check_run(one, request)
     if options.explain:
         return _explain(options, settle(standing(request)))
     if options.dry_run:
@@ -390,7 +390,7 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
         steps = read_stop(options.timesteps, "--timesteps")
         if steps.keys() != {STEPS} or stop.get(STEPS) not in (None, steps[STEPS]):
             raise ConfigError(
-                f"--timesteps takes a number of environment steps, that of --stop if it has one too, not {shown(options.timesteps)}."
+                f"--timesteps {shown(options.timesteps)} is no number of environment steps, or --stop has another one."
             )
         stop |= steps
     return stop if given or stop else None
