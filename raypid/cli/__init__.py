@@ -200,8 +200,9 @@ def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoRetu
     if arguments[0].startswith("-") and options:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         raise UserError(unknown("option", dict.fromkeys(options), flags))
-    is_check = parser.prog.endswith(" check-env")
-    told = (
-        "It takes one environment at a time. " if is_check else next(filter(None, map(_named_by_option, arguments)), "")
-    )
+    told = ""
+    if parser.prog.endswith(" check-env"):
+        told = "It takes one environment at a time. "
+    elif "--env" in parser._option_string_actions:
+        told = next(filter(None, map(_named_by_option, arguments)), "")
     raise UserError(f"Unexpected argument {arguments[0]!r}. {told}`{parser.prog} --help` shows the options.")
