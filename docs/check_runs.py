@@ -181,11 +181,10 @@ def _parser(command: str, *named: tuple[str, str]) -> argparse.ArgumentParser:
     Raises:
         UserError: a setting of it has no docstring.
     """
-    subparsers = argparse.ArgumentParser().add_subparsers(parser_class=_Parser)
+    parser = _Parser(prog=f"raypid {command}", add_help=command not in cli.HAVE_SETTINGS)
     module = importlib.import_module(f"raypid.cli.{command.replace('-', '_')}")
-    module.add_parser(subparsers, [command, *(word for pair in named for word in pair)])
-    found: argparse.ArgumentParser = subparsers.choices[command]
-    return found
+    module.add_options(parser, [command, *(word for pair in named for word in pair)])
+    return parser
 
 
 # -- settings and ends -----------------------------------------------------------------------------------------------------

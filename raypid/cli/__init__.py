@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, HelpFormatter, with_flags
-from raypid.cli.options import Subparsers as Subparsers
 from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
 from raypid.plugins.extras import install_hint
@@ -27,20 +26,23 @@ from raypid.report.status_line import StatusLine
 from raypid.report.streams import lenient_output
 from raypid.storage.ownership import put_on_path
 
-COMMANDS = (
-    "train",
-    "tune",
-    "eval",
-    "plot",
-    "compare",
-    "check-env",
-    "list",
-    "reproduce",
-    "doctor",
-    "init",
-    "completion",
-)
+COMMANDS = {
+    "train": "train a policy",
+    "tune": "search for settings",
+    "eval": "play episodes with a trained policy",
+    "plot": "draw the learning curves of runs",
+    "compare": "say which runs are better, by how much and how surely",
+    "check-env": "say whether an environment is right, how fast it is, and what training will cost",
+    "list": "show environments, algorithms and agents, networks, models, tuned settings",
+    "reproduce": "train with tuned settings and compare return and time with what is recorded of them",
+    "doctor": "say what went wrong in a run and what slowed it",
+    "init": "write a project: a folder for environments, models and agents of your own",
+    "completion": "print what makes TAB complete commands, options and values in your shell",
+}
+"""Commands, each a module of this package -> what `raypid --help` says of it."""
 USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
+HAVE_SETTINGS = ("train", "tune")
+"""Commands with options for settings, and a longer help beside the usual one."""
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 
@@ -94,13 +96,18 @@ def _command(arguments: Sequence[str]) -> int:
             find_project(Path.cwd(), arguments)
             if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
                 print(f"raypid: {not_imported(foreign)}", file=sys.stderr)
-        commands = {name: importlib.import_module(f"raypid.cli.{name.replace('-', '_')}") for name in COMMANDS}
-        for command in commands.values():
-            command.add_parser(subparsers, arguments if completion is None else [*arguments, HELP_ALL])
+        parsers = {
+            name: subparsers.add_parser(name, help=text, add_help=name not in HAVE_SETTINGS)
+            for name, text in COMMANDS.items()
+        }
+        name = arguments[0] if arguments else ""
+        if name in COMMANDS:
+            command = importlib.import_module(f"raypid.cli.{name.replace('-', '_')}")
+            command.add_options(parsers[name], arguments if completion is None else [*arguments, HELP_ALL])
         if completion is not None:
             completion.answer(parser, arguments)
-        if arguments[:1] and arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
-            _refuse_command(arguments[0])
+        if name not in ("", *COMMANDS, "-h", "--help", "--version"):
+            _refuse_command(name)
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -109,11 +116,11 @@ def _command(arguments: Sequence[str]) -> int:
             options.filter += [word for word in unknown if not word.startswith("-")]
             unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            _refuse(unknown, subparsers.choices[options.command])
+            _refuse(unknown, parsers[name])
         if not getattr(options, "quiet", False):
             phases.tell = StatusLine()
         with phases.heard():
-            code: int = commands[options.command].main(options)
+            code: int = command.main(options)
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)

@@ -10,15 +10,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypid.cli.train import _add_arguments, at_least, flags_of
 from raypid.errors import UserError
 from raypid.plugins.registry import ENVS
 from raypid.settings.files import read_values
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 _SETTINGS = {
     "time_limit": (1, "truncate episodes after this many steps"),
@@ -29,15 +26,12 @@ _SETTINGS = {
 """Whole numbers, as `raypid train` takes them -> the least value, help."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "check-env",
-        help="say whether an environment is right, how fast it is, and what training will cost",
-        description="Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
         "training will cost. Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; "
-        "2: nothing of that name, or wrong options.",
-        allow_abbrev=False,
-    )  # fmt: skip
+        "2: nothing of that name, or wrong options."
+    )
     add = parser.add_argument
     add(
         "env",
@@ -65,8 +59,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--no-speed", action="store_true", help="look whether it is right, and measure neither vectors nor training")
     add("--all", action="store_true", help="all notes, also those that do not fit on the screen")
     add("--json", action="store_true", help="print one JSON document (docs/environments.md has its keys)")
-    if argv[:1] == ["check-env"]:
-        _add_declared(parser, argv[1:])
+    _add_declared(parser, argv[1:])
 
 
 def positive(text: str) -> float:

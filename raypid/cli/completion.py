@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from raypid.cli.list import ROWS
-from raypid.cli.options import Subparsers
 from raypid.envs import list_envs
 from raypid.errors import UserError
 from raypid.plugins.extras import install_command
@@ -28,15 +27,13 @@ SHELLS = {
 """Shells -> the line that turns completion on, and the file that they read when they start."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "completion",
-        help="print what makes TAB complete commands, options and values in your shell",
-        description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
-        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
-        epilog="\n".join(f"{shell:5} {line:38} in {file}" for shell, (line, file) in SHELLS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Print what makes a shell complete raypid's commands, options, algorithms,\n"
+        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:"
     )
+    parser.epilog = "\n".join(f"{shell:5} {line:38} in {file}" for shell, (line, file) in SHELLS.items())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("shell", choices=tuple(SHELLS), help="your shell")
 
 

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from raypid.cli.options import Subparsers
 from raypid.cli.train import at_least
 from raypid.phases import phase
 from raypid.settings.files import read_values
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser("eval", help="play episodes with a trained policy")
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add = parser.add_argument
     add("path", metavar="PATH", help="a run's folder (its best policy), a checkpoint, or a policy folder")
     add("--episodes", type=partial(at_least, 1), default=20, metavar="N", help="episodes to play (default: 20)")

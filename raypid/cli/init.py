@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from raypid.cli.options import Subparsers
 from raypid.errors import UserError, reason
 from raypid.plugins.extras import installed, pip
 from raypid.plugins.project import registered
@@ -23,13 +22,11 @@ TESTS = ("conftest.py", "tests/test_project.py")
 """They test the classes of the template, so they are written beside these alone."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "init",
-        help="write a project: a folder for environments, models and agents of your own",
-        description="Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
         "by name. In a folder with files of yours it adds what is missing and replaces nothing. "
-        "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it.",
+        "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it."
     )
     parser.add_argument("path", metavar="PROJECT", help="the folder to write; . is the current one")
 

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from raypid.cli.options import Subparsers
 from raypid.envs.ids import PACKAGES, bare
 from raypid.errors import UserError
 from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, Registry, did_you_mean, is_model
@@ -30,12 +29,10 @@ _PACKAGES = (
 """How entry points begin -> what the list calls them. All others are called by their package."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="show environments, algorithms and agents, networks, models, tuned settings",
-        description="Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings.",
-        epilog="`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name.",
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = "Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings."
+    parser.epilog = (
+        "`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name."
     )
     add = parser.add_argument
     add("what", metavar="|".join(KINDS), choices=KINDS, help="what to show")

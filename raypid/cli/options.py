@@ -9,15 +9,13 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from raypid.errors import UserError
 from raypid.plugins.registry import other_names
 from raypid.settings.config import Config, ModelConfig, Settings, field_docs, parse_value, type_hints
 from raypid.settings.ranges import SEARCH
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""What a command adds its parser to."""
 SETTING = "setting:"
 """How the destination of a setting's option begins."""
 GROUPS = ("algorithm", "run", "environment", "network", "evaluation", "machine")

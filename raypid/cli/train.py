@@ -18,7 +18,6 @@ from raypid.cli import dashed
 from raypid.cli.options import (
     HELP_ALL,
     SETTING,
-    Subparsers,
     add_groups,
     add_settings,
     option_of,
@@ -70,16 +69,9 @@ _COUNTS = {
 """Options that are fields of RunOptions, which has their defaults -> help."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options of `raypid train`, with the settings of the algorithm that `--run` names."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a policy",
-        usage="raypid train --run NAME --env NAME [--stop N] [options]",
-        add_help=False,
-    )
-    if argv[:1] != ["train"]:
-        return  # another command, for whose help the name is enough
+    parser.usage = "raypid train --run NAME --env NAME [--stop N] [options]"
     parser.set_defaults(argv=list(argv))
     named = named_parts(argv)
     name, full = named.get("run", ""), HELP_ALL in argv

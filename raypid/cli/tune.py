@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings, reader, without_options
+from raypid.cli.options import HELP_ALL, add_groups, add_settings, reader, without_options
 from raypid.cli.train import at_least, named_parts, settings_class, settings_of
 from raypid.envs.closing import ENDS
 from raypid.plugins.extras import need
@@ -26,7 +26,6 @@ from raypid.settings.files import read_values
 from raypid.settings.stops import read_stop
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.sweep.budget import Plan
     from raypid.sweep.search import Search, Task
     from raypid.sweep.search_report import Proof
@@ -42,20 +41,13 @@ ranges in place of those beside the defaults (the docs have them, a page for eac
 '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options of `raypid tune`, with the settings of the algorithm that `--run` names."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="search for settings",
-        usage="raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]",
-        description="Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
-        "beside the defaults on fresh ones. Ends within the budget, with a report of one page.",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
+    parser.usage = "raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]"
+    parser.description = (
+        "Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
+        "beside the defaults on fresh ones. Ends within the budget, with a report of one page."
     )
-    if argv[:1] != ["tune"]:
-        return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv), trust=False)
     name = named_parts(argv).get("run", "")
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
