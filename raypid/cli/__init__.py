@@ -76,31 +76,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    phases = Phases()
-    parser = _Parser(
-        prog="raypid",
-        usage="raypid COMMAND [options]",
-        description=_FIRST,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"raypid {__version__}", help="print the version")
-    subparsers = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
-    )
+    completion = importlib.import_module("raypid.cli.completion") if "_ARGCOMPLETE" in os.environ else None
+    if completion is not None:
+        arguments = [dashed(word) for word in completion.words_so_far()]
+    name, phases = arguments[0] if arguments else "", Phases()
+    parser, parsers = _parsers()
     try:
-        completion = importlib.import_module("raypid.cli.completion") if "_ARGCOMPLETE" in os.environ else None
-        if completion is not None:
-            arguments = [dashed(word) for word in completion.words_so_far()]
         put_on_path(arguments)  # "module:Name" means the user's own files first
-        if arguments[:1] and arguments[0] in USES_PROJECT:
+        if name in USES_PROJECT:
             find_project(Path.cwd(), arguments)
-            if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
+            if name == "list" and (foreign := foreign_project(Path.cwd())) is not None:
                 print(f"raypid: {not_imported(foreign)}", file=sys.stderr)
-        parsers = {
-            name: subparsers.add_parser(name, help=text, add_help=name not in HAVE_SETTINGS)
-            for name, text in COMMANDS.items()
-        }
-        name = arguments[0] if arguments else ""
         if name in COMMANDS:
             command = importlib.import_module(f"raypid.cli.{name.replace('-', '_')}")
             command.add_options(parsers[name], arguments if completion is None else [*arguments, HELP_ALL])
@@ -124,8 +110,8 @@ def _command(arguments: Sequence[str]) -> int:
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)
-        if arguments[:1] and arguments[0] in subparsers.choices and not getattr(error, "has_traceback", False):
-            text = with_flags(text, subparsers.choices[arguments[0]])
+        if name in parsers and not getattr(error, "has_traceback", False):
+            text = with_flags(text, parsers[name])
         print(text if text.startswith("Traceback ") else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows
@@ -137,6 +123,24 @@ def _command(arguments: Sequence[str]) -> int:
             print(f"raypid: {told}", file=sys.stderr)
             return USER_ERROR
         raise
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser of `raypid`, and those of its commands, which have no options yet."""
+    parser = _Parser(
+        prog="raypid",
+        usage="raypid COMMAND [options]",
+        description=_FIRST,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"raypid {__version__}", help="print the version")
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
+    )
+    return parser, {
+        name: subparsers.add_parser(name, help=text, add_help=name not in HAVE_SETTINGS)
+        for name, text in COMMANDS.items()
+    }
 
 
 _FIRST = """\
