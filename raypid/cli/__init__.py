@@ -91,7 +91,7 @@ def _command(arguments: Sequence[str]) -> int:
             command = importlib.import_module(f"raypid.cli.{name.replace('-', '_')}")
             command.add_options(parsers[name], arguments if completion is None else [*arguments, HELP_ALL])
         if completion is not None:
-            completion.answer(parser, arguments)
+            completion.answer(parser, parsers.get(name), arguments)
         if name not in ("", *COMMANDS, "-h", "--help", "--version"):
             _refuse_command(name)
         options, unknown = parser.parse_known_args(arguments)

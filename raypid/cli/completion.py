@@ -64,11 +64,14 @@ def words_so_far() -> list[str]:
     return []
 
 
-def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Tell the shell what the word under the cursor may become, and end the process."""
+def answer(parser: argparse.ArgumentParser, command: argparse.ArgumentParser | None, words: Sequence[str]) -> None:
+    """Tell the shell what the word under the cursor may become, and end the process.
+
+    Args:
+        command: the parser of the command that is typed, if there is one of that name.
+    """
     argcomplete: Any = importlib.import_module("argcomplete")
-    chosen = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    actions = chosen.choices[words[0]]._actions if words and words[0] in chosen.choices else []
+    actions = command._actions if command is not None else []
     for action in actions:
         _complete(action)
     offered = [flag for action in actions if action.help != argparse.SUPPRESS for flag in action.option_strings]

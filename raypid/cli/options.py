@@ -70,12 +70,12 @@ def add_settings(
             about |= {"nargs": "?", "const": "true"}
         text = _described(doc, value if type(settings) is not Config else None, full=full)
         group, is_shown = groups[group_of(type(settings), name)], full or name in usual
-        for one in other_spellings(name):
+        for one in spellings_of(name):
             about["help"] = text if is_shown and one == name else argparse.SUPPRESS
             group.add_argument(option_of(one), dest=f"{SETTING}{one}", **about)
 
 
-def other_spellings(name: str) -> list[str]:
+def spellings_of(name: str) -> list[str]:
     """The name of a setting, and those that other libraries have for it."""
     return [name, *(other for other, ours in other_names("ALIASES").items() if ours == name)]
 

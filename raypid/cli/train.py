@@ -21,8 +21,8 @@ from raypid.cli.options import (
     add_groups,
     add_settings,
     option_of,
-    other_spellings,
     reader,
+    spellings_of,
     without_options,
 )
 from raypid.errors import UserError, shown
@@ -145,7 +145,7 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
 
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for part in PARTS:
-        early.add_argument(*map(option_of, other_spellings(part)), dest=part, nargs="?")
+        early.add_argument(*map(option_of, spellings_of(part)), dest=part, nargs="?")
     early.add_argument("--out", nargs="?")
     early.add_argument("-f", "--file", nargs="?")
     early.add_argument("--resume", nargs="?", const=True)
@@ -197,6 +197,7 @@ def _saved_parts(options: argparse.Namespace, folder: str | None) -> Iterator[di
 
 
 def _learns_by_agent(named: Mapping[str, str]) -> bool:
+    """Whether the named parts have an agent, or a whole model, which learns by one."""
     try:
         return "agent" in named or is_model(named.get("model.network", "auto"))
     except Exception:  # whatever is wrong with the model is said where it is used
