@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raypid.plugins.extras import need
+from raypid.plugins.modules import entry_name
 from raypid.report.panel import aligned
+from raypid.run.folder import check_folder
 from raypid.settings.config import ConfigError, canonical, is_none, overlay
 from raypid.settings.request import RunRequest
 from raypid.sweep.experiment import Experiment, check_experiments
@@ -18,6 +20,7 @@ from raypid.sweep.plan import (
     Trial,
     begin,
     check_new,
+    check_run,
     experiments_in,
     plan,
     read_plan,
@@ -31,6 +34,11 @@ _TUNE = {"tune": "An experiment of several runs"}
 def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
     """Check all experiments, then run their trials, or show them. Returns 0 if no trial failed."""
     check_experiments(experiments)
+    if experiments[0].is_one_run:  # only to be shown
+        settings, one = check_run(experiments[0]).settings, experiments[0]
+        check_folder(one.out if one.out_given else Path("runs", "new"), resume=False, overwrite=options.overwrite)
+        print(f"{one.name}: one run of {one.run} on {entry_name(settings['env'])}; nothing varies. Nothing was run.")
+        return 0
     if not options.dry_run:
         need(_TUNE)
     planned = [(experiment, plan(experiment)) for experiment in experiments]
