@@ -305,9 +305,9 @@ def main(options: argparse.Namespace) -> int:
     from raypid.sweep.plan import check_run, experiments_in
 
     _check_together(options)
-    stem = Path(options.file or "").stem
-    if options.file and _is_record(options.file):  # of one run, as by --config
-        options.config, options.file = [options.file, *options.config], None
+    file = options.file
+    if file and _is_record(file):  # of one run, as by --config
+        options.config, options.file = [file, *options.config], None
     request = request_of(options)
     place = request.out if request.resume is True else request.resume
     if isinstance(place, Path) and experiments_in(place):
@@ -325,7 +325,7 @@ def main(options: argparse.Namespace) -> int:
         return _explain(options, settle(standing(request)))
     if options.dry_run:
         run = settle(standing(request))
-        print(f"{stem}: one run of {run.run} on {entry_name(run.config.env)}; nothing varies. Nothing was run.")
+        print(f"{file}: one run of {run.run} on {entry_name(run.config.env)}; nothing varies. Nothing was run.")
         return 0
     try:
         train_request(request, quiet=options.quiet)

@@ -96,7 +96,7 @@ def test_the_trials_are_shown(shell: Shell) -> None:
             [("3", "0.001"), ("3", "0.0001"), ("4", "0.001"), ("4", "0.0001")], start=1
         )),
     ]  # fmt: skip
-    assert shell("train", "-f", "one.yaml", "--dry-run")[1].startswith("one: one run of PPO on CartPole-v1")
+    assert shell("train", "-f", "one.yaml", "--dry-run")[1].startswith("one.yaml: one run of PPO on CartPole-v1")
 
 
 def test_a_dry_run_ends_as_the_run_would(shell: Shell) -> None:
