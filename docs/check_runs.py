@@ -18,8 +18,7 @@ import numpy as np
 import tables
 
 from raypid import cli
-from raypid.cli.list import KINDS
-from raypid.cli.train import _NAMED, flags_of
+from raypid.cli.train import flags_of
 from raypid.errors import UserError
 from raypid.plugins.registry import ENVS, NETWORKS
 from raypid.run.known_keys import KnownKeys, check_stop, known_keys
@@ -35,6 +34,7 @@ OPEN: Any = object()
 _PLACEHOLDER = re.compile(r"[A-Z]|[A-Z][A-Z|]+|\.\.\.|.*\$.*")
 _NETWORKS = ("auto", "custom_model")
 """Networks that nobody registers here: the second is that of `raypid init`."""
+_ENV = ("--env", "--env-name")
 _HELP = ("-h", "--help", "--help-all")
 _PREFIX = r"\$|do|then|time|nohup|srun|uv|run|(?:\S*/)?python[\d.]*|-m|[A-Za-z_]+=.*"
 """What may stand before `raypid` in a text that is not all commands."""
@@ -114,7 +114,7 @@ def _without(words: Sequence[str], *flags: str) -> list[str]:
 def _parsed(command: str, run: str, words: list[str], own: set[str], whole: bool) -> list[str]:
     """What is wrong with the options of a command, if it runs this algorithm; "" is that none is named."""
     named = [("--run", run)] if run in tables.ALGORITHMS.names() else []
-    named += [(flag, word) for flag, word in zip(words, words[1:]) if flag in dict(_NAMED) and word in ENVS.names()]
+    named += [(flag, word) for flag, word in zip(words, words[1:]) if flag in _ENV and word in ENVS.names()]
     try:
         parser = _parser(command, *named)
     except UserError:  # a setting without a docstring, which tables.py reports
@@ -137,8 +137,6 @@ def _parsed(command: str, run: str, words: list[str], own: set[str], whole: bool
         for flag in unknown
         if not (has_own and flag.lstrip("-").replace("-", "_") in own)
     ]
-    if command == "list" and options.what is not None and options.what not in KINDS and not open_flags:
-        found.append(f"there is no list of {options.what!r}")
     if found or command not in ("train", "tune"):
         return found
     knows_all = bool(run) and not any(getattr(options, name, None) for name in ("resume", "file", "tuned"))
@@ -183,11 +181,10 @@ def _parser(command: str, *named: tuple[str, str]) -> argparse.ArgumentParser:
     Raises:
         UserError: a setting of it has no docstring.
     """
-    subparsers = argparse.ArgumentParser().add_subparsers(parser_class=_Parser)
+    parser = _Parser(prog=f"raypid {command}", add_help=command not in cli.HAVE_SETTINGS)
     module = importlib.import_module(f"raypid.cli.{command.replace('-', '_')}")
-    module.add_parser(subparsers, [command, *(word for pair in named for word in pair)])
-    found: argparse.ArgumentParser = subparsers.choices[command]
-    return found
+    module.add_options(parser, [command, *(word for pair in named for word in pair)])
+    return parser
 
 
 # -- settings and ends -----------------------------------------------------------------------------------------------------

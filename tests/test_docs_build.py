@@ -51,7 +51,7 @@ DEFECTS = {
     "An algorithm: `raypid train --run Nosuch`.": "Unknown algorithm 'Nosuch'",
     "Another's name of a setting: `entropy_coeff`.": "`entropy_coeff` is no name of raypid: it is called `entropy_coef`",
     "Nearly a setting: `vectoriser`.": "`vectoriser` is no name of raypid: is `vectorizer` meant?",
-    "A list: `raypid list nosuch`.": "there is no list of 'nosuch'",
+    "A list: `raypid list nosuch`.": "invalid choice: 'nosuch'",
     "A role: `roles.Nosuch`.": "`raypid.roles.Nosuch` does not exist",
     "A method: `agent.nosuch(1)`.": "`Agent.nosuch` does not exist",
     "A method of a class: `raypid.PPO.nosuch()`.": "`raypid.PPO.nosuch` does not exist",

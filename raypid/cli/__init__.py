@@ -6,22 +6,18 @@ Nothing heavy is imported before it is needed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import re
-import shlex
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from raypid import __version__
-from raypid.cli.options import HELP_ALL, with_flags
-from raypid.errors import UserError, one_line, reason, shown
+from raypid.cli.options import HELP_ALL, HelpFormatter, with_flags
+from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
 from raypid.plugins.extras import install_hint
 from raypid.plugins.project import find_project, foreign_project, not_imported
@@ -30,24 +26,24 @@ from raypid.report.status_line import StatusLine
 from raypid.report.streams import lenient_output
 from raypid.storage.ownership import put_on_path
 
-MAX_THREADS = 1024
-COMMANDS = (
-    "train",
-    "tune",
-    "eval",
-    "plot",
-    "compare",
-    "check-env",
-    "list",
-    "reproduce",
-    "doctor",
-    "init",
-    "completion",
-)
+COMMANDS = {
+    "train": "train a policy",
+    "tune": "search for settings",
+    "eval": "play episodes with a trained policy",
+    "plot": "draw the learning curves of runs",
+    "compare": "say which runs are better, by how much and how surely",
+    "check-env": "say whether an environment is right, how fast it is, and what training will cost",
+    "list": "show environments, algorithms and agents, networks, models, tuned settings",
+    "reproduce": "train with tuned settings and compare return and time with what is recorded of them",
+    "doctor": "say what went wrong in a run and what slowed it",
+    "init": "write a project: a folder for environments, models and agents of your own",
+    "completion": "print what makes TAB complete commands, options and values in your shell",
+}
+"""Commands, each a module of this package -> what `raypid --help` says of it."""
 USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
+HAVE_SETTINGS = ("train", "tune")
+"""Commands with options for settings, and a longer help beside the usual one."""
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
-Subparsers: TypeAlias = "argparse._SubParsersAction[_Parser]"
-"""What a command adds its parser to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [dashed(a) for a in (sys.argv[1:] if argv is None else argv)]
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    with _recorded_ctrl_c() as came, lenient_output() as output:
+    with lenient_output() as output:
         trains = arguments[:1] == ["train"]
         try:
             code = _command(arguments)
-        except BaseException as error:
-            if came or isinstance(error, KeyboardInterrupt):
-                print(f"raypid: stopped at once. {getattr(error, 'saved', '')}".rstrip(), file=sys.stderr)
-                return INTERRUPTED
-            if not isinstance(error, SystemExit) or error.code:
+        except KeyboardInterrupt as error:
+            print(f"raypid: stopped at once. {getattr(error, 'saved', '')}".rstrip(), file=sys.stderr)
+            return INTERRUPTED
+        except SystemExit as end:
+            if end.code:
                 raise
             code, trains = 0, False  # --help
         output.flush()
@@ -75,63 +71,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if code == 0 and output.failure is not None and not isinstance(output.failure, BrokenPipeError):
             print(f"raypid: The output could not be written: {reason(output.failure)}.", file=sys.stderr)
             code = 0 if trains else FAILURE
-    return INTERRUPTED if came else code
-
-
-@contextlib.contextmanager
-def _recorded_ctrl_c() -> Iterator[list[int]]:
-    """Record Ctrl-C in the list, because C extensions that are interrupted during their import raise unrelated errors.
-
-    A run installs its own handler.
-    """
-    came: list[int] = []
-
-    def on_signal(number: int, frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield came
-        return
-    signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return code
 
 
 def _command(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # set before NumPy is imported: matrices are small here
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    phases = Phases()
-    parser = _Parser(
-        prog="raypid",
-        usage="raypid COMMAND [options]",
-        description=_FIRST,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"raypid {__version__}", help="print the version")
-    subparsers = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
-    )
+    completion = importlib.import_module("raypid.cli.completion") if "_ARGCOMPLETE" in os.environ else None
+    if completion is not None:
+        arguments = [dashed(word) for word in completion.words_so_far()]
+    name, phases = arguments[0] if arguments else "", Phases()
+    parser, parsers = _parsers()
     try:
-        completion = importlib.import_module("raypid.cli.completion") if "_ARGCOMPLETE" in os.environ else None
-        if completion is not None:
-            arguments = [dashed(word) for word in completion.words_so_far()]
         put_on_path(arguments)  # "module:Name" means the user's own files first
-        _check_threads()
-        if arguments[:1] and arguments[0] in USES_PROJECT:
+        if name in USES_PROJECT:
             find_project(Path.cwd(), arguments)
-            if arguments[0] == "list" and (foreign := foreign_project(Path.cwd())) is not None:
+            if name == "list" and (foreign := foreign_project(Path.cwd())) is not None:
                 print(f"raypid: {not_imported(foreign)}", file=sys.stderr)
-        commands = {name: importlib.import_module(f"raypid.cli.{name.replace('-', '_')}") for name in COMMANDS}
-        for command in commands.values():
-            command.add_parser(subparsers, arguments if completion is None else [*arguments, HELP_ALL])
+        if name in COMMANDS:
+            command = importlib.import_module(f"raypid.cli.{name.replace('-', '_')}")
+            command.add_options(parsers[name], arguments if completion is None else [*arguments, HELP_ALL])
         if completion is not None:
-            completion.answer(parser, arguments)
-        if arguments[:1] and arguments[0] not in (*COMMANDS, "-h", "--help", "--version"):
-            _refuse_command(arguments)
+            completion.answer(parser, parsers.get(name), arguments)
+        if name not in ("", *COMMANDS, "-h", "--help", "--version"):
+            _refuse_command(name)
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -140,16 +103,16 @@ def _command(arguments: Sequence[str]) -> int:
             options.filter += [word for word in unknown if not word.startswith("-")]
             unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
-            _refuse(unknown, subparsers.choices[options.command])
+            _refuse(unknown, parsers[name])
         if not getattr(options, "quiet", False):
             phases.tell = StatusLine()
         with phases.heard():
-            code: int = commands[options.command].main(options)
+            code: int = command.main(options)
         return code
     except (UserError, RuntimeError) as error:
         text = _with_saved(error) + _unmarked(error)
-        if arguments[:1] and arguments[0] in subparsers.choices and not getattr(error, "has_traceback", False):
-            text = with_flags(text, subparsers.choices[arguments[0]])
+        if name in parsers and not getattr(error, "has_traceback", False):
+            text = with_flags(text, parsers[name])
         print(text if text.startswith("Traceback ") else f"raypid: {text}", file=sys.stderr)
         return USER_ERROR if isinstance(error, UserError) else FAILURE
     except Exception as error:  # the user's own code; its traceback follows
@@ -163,6 +126,24 @@ def _command(arguments: Sequence[str]) -> int:
         raise
 
 
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """The parser of `raypid`, and those of its commands, which have no options yet."""
+    parser = _Parser(
+        prog="raypid",
+        usage="raypid COMMAND [options]",
+        description=_FIRST,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"raypid {__version__}", help="print the version")
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
+    )
+    return parser, {
+        name: subparsers.add_parser(name, help=text, add_help=name not in HAVE_SETTINGS)
+        for name, text in COMMANDS.items()
+    }
+
+
 _FIRST = """\
 Train policies by deep reinforcement learning, on a laptop or a Ray cluster.
 
@@ -172,17 +153,10 @@ Train policies by deep reinforcement learning, on a laptop or a Ray cluster.
   raypid list envs                   environments; also agents, networks, tuned"""
 
 
-def _refuse_command(arguments: Sequence[str]) -> NoReturn:
+def _refuse_command(given: str) -> NoReturn:
     """Raise a UserError that says which command is meant."""
-    given = arguments[0]
     if given.startswith("-"):
-        known = ("--run", "--env", "--stop", "--timesteps", "--config", "--resume")
-        which = "train" if given.partition("=")[0] in known else "COMMAND"
-        raise UserError(f"Name a command before {given}: raypid {which} {given} ... `raypid --help` shows them.")
-    if ALGORITHMS.canonical(given) in ALGORITHMS:
-        env = arguments[1] if arguments[1:] and not arguments[1].startswith("-") else "NAME"
-        line = shlex.join(["raypid", "train", "--run", ALGORITHMS.canonical(given), "--env", env, *arguments[2:]])
-        raise UserError(f"Unknown command {given!r}. An algorithm is trained by `{line}`.")
+        raise UserError(f"Name a command before {given}: raypid train {given} ... `raypid --help` shows them.")
     if told := _named_by_option(given):
         raise UserError(f"Unknown command {given!r}. {told}`raypid train --help` shows how to train.")
     raise UserError(f"Unknown command {given!r}.{did_you_mean(given, COMMANDS)}")
@@ -204,24 +178,15 @@ def _with_saved(error: Exception) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints errors on one line, without the usage."""
+    """Prints errors on one line, without the usage, and takes options by their whole names alone."""
+
+    def __init__(self, **about: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **about})
 
     def error(self, message: str) -> NoReturn:
         text = one_line(message[0].upper() + message[1:])
         end = "" if text.endswith((".", "?")) else "."
         self.exit(USER_ERROR, f"raypid: {text}{end} `{self.prog} --help` shows the options.\n")
-
-
-def _check_threads() -> None:
-    """Refuse what the libraries that read these variables answer by a crash.
-
-    Raises:
-        UserError: names the variable.
-    """
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        number = os.environ.get(name, "").strip()
-        if number.isdecimal() and (len(number) > 4 or int(number) > MAX_THREADS):
-            raise UserError(f"{name} asks for {shown(number)} threads: at most {MAX_THREADS} make sense.")
 
 
 def dashed(argument: str) -> str:
@@ -243,12 +208,13 @@ def _named_by_option(argument: str) -> str:
 
 def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that says of unknown arguments what was meant: of the first, or of all options."""
-    hint = f"`{parser.prog} --help` shows the options."
     options = [word.partition("=")[0] for word in arguments if re.match(r"--?[^\W\d]", word)]
-    if not arguments[0].startswith("-") or not options:
-        only_one = "It takes one environment at a time. " if parser.prog.endswith(" check-env") else ""
-        takes_env = "--env" in parser._option_string_actions
-        told = only_one or (next(filter(None, map(_named_by_option, arguments)), "") if takes_env else "")
-        raise UserError(f"Unexpected argument {arguments[0]!r}. {told}{hint}")
-    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
-    raise UserError(unknown("option", dict.fromkeys(options), flags))
+    if arguments[0].startswith("-") and options:
+        flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+        raise UserError(unknown("option", dict.fromkeys(options), flags))
+    told = ""
+    if parser.prog.endswith(" check-env"):
+        told = "It takes one environment at a time. "
+    elif "--env" in parser._option_string_actions:
+        told = next(filter(None, map(_named_by_option, arguments)), "")
+    raise UserError(f"Unexpected argument {arguments[0]!r}. {told}`{parser.prog} --help` shows the options.")

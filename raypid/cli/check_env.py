@@ -10,16 +10,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypid.cli.options import SETTING, option_of
 from raypid.cli.train import _add_arguments, at_least, flags_of
 from raypid.errors import UserError
 from raypid.plugins.registry import ENVS
 from raypid.settings.files import read_values
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 _SETTINGS = {
     "time_limit": "truncate episodes after this many steps",
@@ -30,15 +27,12 @@ _SETTINGS = {
 """Whole numbers of at least 1, as `raypid train` takes them -> help."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "check-env",
-        help="say whether an environment is right, how fast it is, and what training will cost",
-        description="Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
         "training will cost. Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; "
-        "2: nothing of that name, or wrong options.",
-        allow_abbrev=False,
-    )  # fmt: skip
+        "2: nothing of that name, or wrong options."
+    )
     add = parser.add_argument
     text = "as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name"
     add("env", metavar="ENV", nargs="?", help=text)
@@ -57,8 +51,7 @@ def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
     add("--no-speed", action="store_true", help="look whether it is right, and measure neither vectors nor training")
     add("--all", action="store_true", help="all notes, also those that do not fit on the screen")
     add("--json", action="store_true", help="print one JSON document (docs/environments.md has its keys)")
-    if argv[:1] == ["check-env"]:
-        _add_declared(parser, argv[1:])
+    _add_declared(parser, argv[1:])
 
 
 def positive(text: str) -> float:
@@ -77,7 +70,7 @@ def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     if names and (unknown or len(words) < len(argv)):
         # not the value of an option yet unknown
         env = next((name for name in names if ":" in name or name in ENVS), names[0])
-        _add_arguments(parser, env, None, None)
+        _add_arguments(parser, {"env": env})
 
 
 def _env_of(options: argparse.Namespace) -> str:

@@ -15,7 +15,6 @@ from raypid.errors import UserError, shown
 from raypid.report.panel import aligned
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.report.comparison import Comparison, Moment, Side
     from raypid.report.statistics import Difference
 
@@ -23,14 +22,11 @@ MOST_NOTES = 8
 """Notes below an answer."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
-    parser = subparsers.add_parser(
-        "compare",
-        help="say which runs are better, by how much and how surely",
-        description="Say in one line which of two groups of runs is better, by how much and how surely; or that one cannot tell, and how many "
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Say in one line which of two groups of runs is better, by how much and how surely; or that one cannot tell, and how many "
         "seeds it would take. Each DIR is a run or has the runs of one setting in it, with different seeds. A single DIR with several "
-        "settings: they are compared with each other.",
-        allow_abbrev=False,
+        "settings: they are compared with each other."
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="DIR", help="the folder of a run, or one with runs in it")

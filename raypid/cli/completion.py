@@ -7,42 +7,34 @@ import ast
 import contextlib
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from raypid.cli.list import KINDS
+from raypid.cli.list import ROWS
+from raypid.envs import list_envs
 from raypid.errors import UserError
 from raypid.plugins.extras import install_command
-from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS
+from raypid.plugins.registry import ALGORITHMS, NETWORKS
+from raypid.settings import saved
 
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
-
-FILES = {
-    "bash": "~/.bashrc",
-    "zsh": "~/.zshrc",
-    "fish": "~/.config/fish/config.fish",
+SHELLS = {
+    "bash": ('eval "$(raypid completion bash)"', "~/.bashrc"),
+    "zsh": ('eval "$(raypid completion zsh)"', "~/.zshrc"),
+    "fish": ("raypid completion fish | source", "~/.config/fish/config.fish"),
 }
-"""Shells -> the file that they read when they start."""
-_LINES = {
-    "bash": 'eval "$(raypid completion bash)"',
-    "zsh": 'eval "$(raypid completion zsh)"',
-    "fish": "raypid completion fish | source",
-}
+"""Shells -> the line that turns completion on, and the file that they read when they start."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "completion",
-        help="print what makes TAB complete commands, options and values in your shell",
-        description="Print what makes a shell complete raypid's commands, options, algorithms,\n"
-        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:",
-        epilog="\n".join(f"{shell:5} {_LINES[shell]:38} in {FILES[shell]}" for shell in FILES),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Print what makes a shell complete raypid's commands, options, algorithms,\n"
+        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:"
     )
-    parser.add_argument("shell", choices=tuple(FILES), help="your shell")
+    parser.epilog = "\n".join(f"{shell:5} {line:38} in {file}" for shell, (line, file) in SHELLS.items())
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("shell", choices=tuple(SHELLS), help="your shell")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -72,11 +64,14 @@ def words_so_far() -> list[str]:
     return []
 
 
-def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Tell the shell what the word under the cursor may become, and end the process."""
+def answer(parser: argparse.ArgumentParser, command: argparse.ArgumentParser | None, words: Sequence[str]) -> None:
+    """Tell the shell what the word under the cursor may become, and end the process.
+
+    Args:
+        command: the parser of the command that is typed, if there is one of that name.
+    """
     argcomplete: Any = importlib.import_module("argcomplete")
-    chosen = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    actions = chosen.choices[words[0]]._actions if words and words[0] in chosen.choices else []
+    actions = command._actions if command is not None else []
     for action in actions:
         _complete(action)
     offered = [flag for action in actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
@@ -93,18 +88,17 @@ def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def _complete(action: Any) -> None:
     """Say what an option's value may be, as far as it is known."""
-    names = {flag.lstrip("-") for flag in action.option_strings}
-    for completes, found in _COMPLETERS:
-        if completes & names or action.dest in completes:
-            action.completer = _of_this_case(found)
-    if action.metavar == "PROJECT":
-        action.completer = importlib.import_module("argcomplete").completers.DirectoriesCompleter()
-    if action.metavar and action.metavar.startswith("{"):
-        action.completer = _fixed(action.metavar.strip("{}").split(","))
-    elif action.metavar == "true|false":
-        action.completer = _fixed(["true", "false"])
-    elif action.metavar in ("N", "NUMBER"):
-        action.completer = _fixed([])
+    completers: Any = importlib.import_module("argcomplete.completers")
+    names = {action.dest, *(flag.lstrip("-") for flag in action.option_strings)}
+    metavar = str(action.metavar)
+    if metavar == "PROJECT":
+        action.completer = completers.DirectoriesCompleter()
+    elif completer := next((found for completes, found in _COMPLETERS if completes & names), None):
+        action.completer = _of_this_case(completer)
+    elif metavar.startswith("{") or metavar == "true|false":
+        action.completer = completers.ChoicesCompleter(re.split(r"[,|]", metavar.strip("{}")))
+    elif metavar in ("N", "NUMBER"):
+        action.completer = completers.ChoicesCompleter(())
 
 
 def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str]]:
@@ -117,14 +111,8 @@ def _of_this_case(found: Callable[..., Iterable[str]]) -> Callable[..., list[str
     return names
 
 
-def _fixed(values: list[str]) -> Callable[..., list[str]]:
-    return lambda **_: values
-
-
 def _envs(prefix: str, **_: object) -> list[str]:
     """Ids and files. Of EnvPool's tasks those that ALE has too: to ask EnvPool itself takes seconds."""
-    from raypid.envs import list_envs
-
     if prefix.startswith("envpool:"):
         return [f"envpool:{name.removeprefix('ALE/')}" for name in list_envs() if name.startswith("ALE/")]
     if ":" in prefix:
@@ -143,10 +131,9 @@ def _classes(module: str) -> list[str]:
 
 def _listed(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Names in what `raypid list KIND` shows."""
-    from raypid.envs import list_envs
-
-    known = {"envs": list_envs, "agents": lambda: [*ALGORITHMS.names(), *AGENTS.names()]}
-    return known.get(parsed_args.what, NETWORKS.names)() if parsed_args.what != "tuned" else ALGORITHMS.names()
+    if parsed_args.what == "envs":
+        return list_envs()
+    return [str(row["name"]) for row in ROWS[parsed_args.what]()]
 
 
 def _runs(prefix: str, **_: object) -> list[str]:
@@ -155,12 +142,6 @@ def _runs(prefix: str, **_: object) -> list[str]:
 
     folders = [*glob("runs/*/"), *glob(f"{escape(prefix)}*/")]
     return sorted({folder.rstrip("/") if os.path.isfile(f"{folder}params.json") else folder for folder in folders})
-
-
-def _tuned(**_: object) -> Iterable[str]:
-    from raypid.settings import saved as saved_settings
-
-    return saved_settings.names()
 
 
 def _entries(**_: object) -> Iterable[str]:
@@ -180,9 +161,8 @@ _COMPLETERS: tuple[tuple[set[str], Callable[..., Iterable[str]]], ...] = (
     ({"env", "evaluation-env"}, _envs),
     ({"model.network"}, lambda **_: NETWORKS.names()),
     ({"resume", "init-from", "path", "runs"}, _runs),
-    ({"tuned"}, _tuned),
+    ({"tuned"}, lambda **_: saved.names()),
     ({"entry"}, _entries),
-    ({"what"}, lambda **_: KINDS),
     ({"filter"}, _listed),
     ({"stop"}, _stops),
 )

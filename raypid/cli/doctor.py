@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.run.doctor import Finding
 
 MOST = 8
 """Findings on one screen."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        help="say what went wrong in a run and what slowed it",
-        description="Say what went wrong in a run and what slowed it, with the numbers behind it and what to change. "
-        "Reads the folder of a run that has ended, is running or was killed; changes nothing.",
-        allow_abbrev=False,
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Say what went wrong in a run and what slowed it, with the numbers behind it and what to change. "
+        "Reads the folder of a run that has ended, is running or was killed; changes nothing."
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
     text = "print a list of {topic, severity, finding, numbers, advice}"

@@ -7,18 +7,13 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raypid.cli.train import at_least
 from raypid.phases import phase
 from raypid.settings.files import read_values
 
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
-
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser("eval", help="play episodes with a trained policy", allow_abbrev=False)
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add = parser.add_argument
     add("path", metavar="PATH", help="a run's folder (its best policy), a checkpoint, or a policy folder")
     add("--episodes", type=partial(at_least, 1), default=20, metavar="N", help="episodes to play (default: 20)")
@@ -50,20 +45,18 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.deploy import check_video, environment_of, evaluate_policy, record_video
     from raypid.storage.checkpoint import find_policy
 
-    num_episodes: int = options.episodes
-    video = None if options.video is None else Path(options.video)
+    path, video = Path(options.path), None if options.video is None else Path(options.video)
     if video is not None:
         check_video(video)
     env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
-    path = Path(options.path)
-    folder, trust = find_policy(path), bool(options.trust)
-    seed, explore = int(options.seed), bool(options.explore)
-    env = environment_of(path, options.env, env_config, trust=trust)
+    folder = find_policy(path)
+    env = environment_of(path, options.env, env_config, trust=options.trust)
+    how = {"seed": options.seed, "explore": options.explore, "trust": options.trust}
     if video is not None:  # first, since it is known at its first frame whether there is anything to film
         with phase("video", "filming an episode"):
-            record_video(path, video, env, seed=seed, explore=explore, trust=trust)
-    with phase("evaluation", f"playing {num_episodes} episodes"):
-        summary, info = evaluate_policy(path, num_episodes, seed=seed, explore=explore, env=env, trust=trust)
+            record_video(path, video, env, **how)
+    with phase("evaluation", f"playing {options.episodes} episodes"):
+        summary, info = evaluate_policy(path, options.episodes, env=env, **how)
     if options.json:
         row = {**summary, "env": env.env, "algorithm": info["algorithm"], "policy": str(folder)}
         print(json.dumps({k: None if v != v else v for k, v in row.items()}))  # JSON has no NaN

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raypid.errors import UserError, reason
 from raypid.plugins.extras import installed, pip
 from raypid.plugins.project import registered
 from raypid.storage.ownership import MARKER, mark_project, project_of, run_folder_of
-
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
 
 TEMPLATE = Path(__file__).parent.parent / "project_template"
 PARTS = {"env": "envs/custom_env.py", "agent": "agents/custom_agent.py", "model": "models/custom_model.py"}
@@ -25,14 +22,11 @@ TESTS = ("conftest.py", "tests/test_project.py")
 """They test the classes of the template, so they are written beside these alone."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "init",
-        help="write a project: a folder for environments, models and agents of your own",
-        description="Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
         "by name. In a folder with files of yours it adds what is missing and replaces nothing. "
-        "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it.",
-        allow_abbrev=False,
+        "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it."
     )
     parser.add_argument("path", metavar="PROJECT", help="the folder to write; . is the current one")
 
@@ -64,8 +58,9 @@ def main(options: argparse.Namespace) -> int:
         if file.is_file() and "__pycache__" not in file.parts
     ]
     kept = [file for file in files if os.path.lexists(folder / file)]
-    own = [file for file in kept if file.endswith(".py") and not _is_same(folder / file, TEMPLATE / file)]
-    skipped = [file for file in TESTS if own and file not in kept]
+    same, _, _ = filecmp.cmpfiles(folder, TEMPLATE, kept, shallow=False)
+    has_own = any(file.endswith(".py") and file not in same for file in kept)
+    skipped = [file for file in TESTS if has_own and file not in kept]
     written = [file for file in files if file not in (*kept, *skipped)]
     try:
         for file in written:
@@ -90,7 +85,3 @@ def main(options: argparse.Namespace) -> int:
     if TESTS[-1] not in skipped:
         print("pytest" if installed("pytest") else f"{pip()} install pytest\npytest")
     return 0
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return one.is_file() and one.read_bytes() == other.read_bytes()

@@ -8,25 +8,17 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
-from raypid.cli.options import HelpFormatter
+from raypid.envs.ids import PACKAGES, bare
 from raypid.errors import UserError
-from raypid.plugins.registry import did_you_mean, suggest
+from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, Registry, did_you_mean, is_model
 from raypid.report.panel import aligned
 
-if TYPE_CHECKING:
-    from raypid.cli import Subparsers
-
 KINDS = ("envs", "networks", "models", "agents", "tuned")
-_MEANT = dict.fromkeys(("algo", "algos", "algorithm", "algorithms"), "agents") | {
-    "env": "envs",
-    "environments": "envs",
-    "settings": "tuned",
-}
-"""What others call a list -> what it is called here."""
 _MOST = 12
 """Most names of a package that the list of all environments shows."""
 _PACKAGES = (
@@ -37,18 +29,14 @@ _PACKAGES = (
 """How entry points begin -> what the list calls them. All others are called by their package."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="show environments, algorithms and agents, networks, models, tuned settings",
-        description="Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings.",
-        epilog="`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name.",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = "Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings."
+    parser.epilog = (
+        "`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name."
     )
     add = parser.add_argument
-    add("what", metavar="|".join(KINDS), nargs="?", help="what to show")
-    add("filter", metavar="TEXT", nargs="*", help="only what has all these texts, in upper or lower case")
+    add("what", metavar="|".join(KINDS), choices=KINDS, help="what to show")
+    add("filter", metavar="TEXT", nargs="*", default=[], help="only what has all these texts, in upper or lower case")
     add("--installed", action="store_true", help="of environments: only those whose package is installed")
     add(
         "--actions",
@@ -65,27 +53,18 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: nothing has the texts of the filter.
     """
-    if options.what not in KINDS:
-        near = _MEANT.get(str(options.what).lower()) or next(iter(suggest(str(options.what), KINDS)), "")
-        hint = f"Did you mean `raypid list {near}`?" if options.what and near else f"There are {', '.join(KINDS)}."
-        raise UserError(
-            f"There is no list of {options.what!r}. {hint}" if options.what else f"Name what to show. {hint}"
-        )
     if options.what != "envs" and (options.installed or options.actions or options.all):
         raise UserError("--installed, --actions and --all are for environments: raypid list envs.")
     whole = bool(options.all or options.filter or options.actions or options.json)
-    rows = _envs(whole=whole) if options.what == "envs" else _ROWS[options.what]()
-    found = [row for row in rows if all(text.lower() in _searched(row).lower() for text in options.filter)]
+    rows = _envs(whole=whole) if options.what == "envs" else ROWS[options.what]()
+    wanted = [text.lower() for text in options.filter]
+    found = [row for row in rows if all(text in f"{row['name']} {row.get('package', '')}".lower() for text in wanted)]
     if options.installed:
         found = [row for row in found if row["installed"]]
     if options.actions:
-        found = [row for row in found if row["installed"] and _actions(str(row["name"])) == options.actions]
+        found = [row for row in found if row["installed"] and _has_actions(str(row["name"]), options.actions)]
     if not found and options.filter:
         text = " ".join(options.filter)
-        if options.what == "envs":
-            from raypid.envs.foreign import refuse_name
-
-            refuse_name(text.lower())
         raise UserError(
             f"Nothing in `raypid list {options.what}` has {text!r}.{did_you_mean(text, (str(row['name']) for row in rows))}"
         )
@@ -102,14 +81,9 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _searched(row: Mapping[str, object]) -> str:
-    return f"{row['name']} {row.get('package', '')}"
-
-
 def _wrapped(head: str, text: str) -> str:
-    room = max(shutil.get_terminal_size().columns - 1 - len(head), 20)
-    lines = textwrap.wrap(text, room, break_on_hyphens=False)
-    return (head + f"\n{'':{len(head)}}".join(lines)).rstrip()
+    width = max(shutil.get_terminal_size().columns - 1, len(head) + 20)
+    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
 
 
 def _envs(*, whole: bool) -> list[dict[str, object]]:
@@ -119,33 +93,34 @@ def _envs(*, whole: bool) -> list[dict[str, object]]:
         whole: import the packages that register theirs, which takes a while; else these have an example each.
     """
     from raypid.envs import list_envs
-    from raypid.envs.ids import PACKAGES
     from raypid.envs.resolve import missing_package, module_of, register_packages
     from raypid.plugins.extras import install_command, installed
 
     if whole:
         register_packages()
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[str, str, str]] = []
     for name in (name for name in list_envs() if name != "gym_env"):  # which is none without an id
         module = module_of(name)
         package = next((called for start, called in _PACKAGES if module.startswith(start)), module.partition(".")[0])
         _, install = missing_package(name) or ("", "")
-        rows.append(_env_row(name, package, install))
-    there = {str(row["package"]) for row in rows}
-    if "Atari" not in there:
-        rows.append(_env_row("ALE/Pong-v5", "Atari", install_command("atari")))
+        rows.append((name, package, install))
     # of a package whose other environments are known when it is imported, an example
-    examples = [(p.example, p.package, p.module, f"pip install {shlex.quote(p.package)}") for p in PACKAGES]
-    examples = [example for example in examples if example[2].partition(".")[0] not in there]
-    examples.append(("envpool:Pong-v5", "envpool", "envpool", install_command("envpool")))
+    examples = [
+        ("ALE/Pong-v5", "Atari", "ale_py", install_command("atari")),
+        *(
+            (p.example, p.package, p.module.partition(".")[0], f"pip install {shlex.quote(p.package)}")
+            for p in PACKAGES
+        ),
+        ("envpool:Pong-v5", "envpool", "envpool", install_command("envpool")),
+    ]
+    there = {package for _, package, _ in rows}
     for name, package, module, install in examples:
-        rows.append(_env_row(name, package, "" if installed(module.partition(".")[0]) else install))
-    return rows
-
-
-def _env_row(name: str, package: str, install: str) -> dict[str, object]:
-    """A row of the list; install: the command, "" if the package is there."""
-    return {"name": name, "package": package, "installed": not install, "install": install}
+        if not {package, module} & there:
+            rows.append((name, package, "" if installed(module) else install))
+    return [
+        {"name": name, "package": package, "installed": not install, "install": install}
+        for name, package, install in rows
+    ]
 
 
 def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
@@ -153,24 +128,24 @@ def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
     from raypid.report.runs import grouped
 
     by_package = grouped(rows, lambda row: str(row["package"]))
+    examples = [there[0] for there in by_package.values() if len(there) == 1 and there[0]["install"]]
     order = list(dict.fromkeys([*(called for _, called in _PACKAGES), *by_package]))
-    cut = False
+    num_hidden = 0
     for package in sorted(by_package, key=order.index):
         there = by_package[package]
-        if len(there) == 1 and there[0]["install"]:
+        if there[0] in examples:
             continue
         names = [str(row["name"]) for row in there] if whole else _newest(str(row["name"]) for row in there)
-        shown = names if whole else names[:_MOST]
-        cut |= len(names) > len(shown)
-        more = f", and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        hidden = [] if whole else names[_MOST:]
+        num_hidden += len(hidden)
+        more = f", and {len(hidden)} more" if hidden else ""
         install = next((str(row["install"]) for row in there if row["install"]), "")
         print(f"{package}{f' (not installed: {install})' if install else ''}")
-        print(_wrapped("  ", ", ".join(shown) + more))
-    if examples := [rows[0] for rows in by_package.values() if len(rows) == 1 and rows[0]["install"]]:
+        print(_wrapped("  ", ", ".join(names[: len(names) - len(hidden)]) + more))
+    if examples:
         print("with a package that is not installed, for example")
-        for row in examples:
-            print(f"  {row['name']!s:31} {row['install']}")
-    if cut:
+        print(*(f"  {row['name']!s:31} {row['install']}" for row in examples), sep="\n")
+    if num_hidden:
         print(
             "`raypid list envs TEXT` shows all that have TEXT in their name or package, --all all of them; `raypid check-env NAME` tries one."
         )
@@ -178,34 +153,35 @@ def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
 
 def _newest(names: Iterable[str]) -> list[str]:
     """Names with the newest of their versions alone."""
-    newest: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: int((re.findall(r"-v(\d+)$", name) or ["0"])[0])):
-        newest[re.sub(r"-v\d+$", "", name)] = name
-    return sorted(newest.values())
+    by_version = sorted(names, key=lambda name: (len(name), name))
+    return sorted({bare(name): name for name in by_version}.values())
 
 
-def _actions(name: str) -> str:
-    """The kind of an environment's actions: discrete, continuous, mixed; "" if it cannot be made."""
-    import gymnasium
+def _has_actions(name: str, kind: str) -> bool:
+    """Whether an environment can be made, and its actions are of a kind: discrete or continuous."""
+    from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
     from raypid.envs import EnvError, EnvSpec, spaces
 
     try:
         _, action = spaces(EnvSpec(env=name))
     except EnvError:
-        return ""
-    if isinstance(action, gymnasium.spaces.Box):
-        return "continuous"
-    return "discrete" if isinstance(action, (gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)) else "mixed"
+        return False
+    return isinstance(action, Box if kind == "continuous" else (Discrete, MultiDiscrete))
 
 
 def _agents() -> list[dict[str, object]]:
-    from raypid.plugins.registry import AGENTS, ALGORITHMS
+    own = {name: f"--agent_name: {_said_of(AGENTS.get(name))}" for name in AGENTS.names()}
+    return [*_described(ALGORITHMS, ALGORITHMS.names(), _ALGORITHMS), *_described(AGENTS, AGENTS.names(), own)]
 
-    rows: list[dict[str, object]] = [
-        {"name": name, "about": _ALGORITHMS.get(name) or _said_of(ALGORITHMS.get(name))} for name in ALGORITHMS.names()
-    ]
-    return rows + [{"name": name, "about": f"--agent_name: {_said_of(AGENTS.get(name))}"} for name in AGENTS.names()]
+
+def _networks(*, models: bool) -> list[dict[str, object]]:
+    names = [name for name in NETWORKS.names() if is_model(name) == models]
+    return _described(NETWORKS, names, _NETWORKS)
+
+
+def _described(registry: Registry[Any], names: Iterable[str], texts: Mapping[str, str]) -> list[dict[str, object]]:
+    return [{"name": name, "about": texts.get(name) or _said_of(registry.get(name))} for name in names]
 
 
 _ALGORITHMS = {
@@ -236,12 +212,6 @@ def _said_of(entry: object) -> str:
     return re.split(r"(?<=[^.\d])\.(?=\s|$)", doc)[0] if doc else entry_name(entry)
 
 
-def _models() -> list[dict[str, object]]:
-    from raypid.plugins.registry import NETWORKS, is_model
-
-    return [{"name": name, "about": _said_of(NETWORKS.get(name))} for name in NETWORKS.names() if is_model(name)]
-
-
 _NETWORKS = {
     "mlp": "fully connected layers (model.hidden)",
     "cnn": "convolutions sized to the image, Nature's for 84x84 (model.channels), then model.hidden",
@@ -249,13 +219,6 @@ _NETWORKS = {
     "lstm": "mlp with an LSTM behind it (model.memory_size); model.memory lstm puts one behind any network",
     "gru": "mlp with a GRU behind it (model.memory_size); model.memory gru puts one behind any network",
 }
-
-
-def _networks() -> list[dict[str, object]]:
-    from raypid.plugins.registry import NETWORKS, is_model
-
-    names = [name for name in NETWORKS.names() if not is_model(name)]
-    return [{"name": name, "about": _NETWORKS.get(name) or _said_of(NETWORKS.get(name))} for name in names]
 
 
 _TUNED_ARE = (
@@ -284,7 +247,7 @@ def _tuned() -> list[dict[str, object]]:
             }
         )
     for name in saved_settings.names():
-        rows.append({"name": name, "about": saved_settings.described(name, 0).removeprefix(name).strip()})
+        rows.append({"name": name, "about": saved_settings.described(name)})
     return rows
 
 
@@ -293,16 +256,17 @@ def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:
     from raypid.settings.tuned import HEADINGS, cells
 
     own = [row for row in rows if "recorded" in row]
-    table = [("name", *HEADINGS, "")]
-    for row in own:
-        algorithm, _, env = str(row["name"]).partition(":")
-        table.append((f"{algorithm}:{env}", *cells(algorithm, env), str(row["lacks"])))
     if own:
-        print(*aligned(table), sep="\n")
-        print(_wrapped("", _TUNED_ARE))
+        table = [(name := str(row["name"]), *cells(*name.split(":", 1)), str(row["lacks"])) for row in own]
+        print(*aligned([("name", *HEADINGS, ""), *table]), _wrapped("", _TUNED_ARE), sep="\n")
     for row in rows:
         if row not in own:
             print(f"{row['name']}  {row['about']}")  # what is pasted is not wrapped
 
 
-_ROWS = {"networks": _networks, "models": _models, "agents": _agents, "tuned": _tuned}
+ROWS: dict[str, Callable[[], list[dict[str, object]]]] = {
+    "networks": partial(_networks, models=False),
+    "models": partial(_networks, models=True),
+    "agents": _agents,
+    "tuned": _tuned,
+}

@@ -7,13 +7,13 @@ import dataclasses
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from raypid.errors import UserError
 from raypid.plugins.registry import other_names
-from raypid.settings.config import Config, ModelConfig, Settings, field_docs, type_hints
+from raypid.settings.config import Config, ModelConfig, Settings, field_docs, parse_value, type_hints
 from raypid.settings.ranges import SEARCH
 
 SETTING = "setting:"
@@ -33,10 +33,8 @@ class HelpFormatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=28, width=min(shutil.get_terminal_size().columns, 112) - 2)
 
 
-def add_groups(
-    parser: argparse.ArgumentParser, algorithm: str, argv: Sequence[str]
-) -> dict[str, argparse._ArgumentGroup]:
-    """Add the groups of the help, and --help-all, which `argv` may have."""
+def add_groups(parser: argparse.ArgumentParser, algorithm: str) -> dict[str, argparse._ArgumentGroup]:
+    """Add the groups of the help, --help and --help-all."""
     titles = {name: name for name in GROUPS} | {
         "algorithm": f"algorithm ({algorithm})",
         "network": "network (--model.hidden '[64, 64]')",
@@ -45,17 +43,6 @@ def add_groups(
     groups["run"].add_argument("-h", "--help", action="help", help="show the settings that people change most")
     groups["run"].add_argument(HELP_ALL, action="help", help="show all settings")
     return groups
-
-
-def adder(group: argparse._ArgumentGroup, *, shown: bool) -> Any:
-    """`add_argument` of a group, for an option that the help shows or not."""
-    if shown:
-        return group.add_argument
-
-    def add(*flags: str, **about: Any) -> argparse.Action:
-        return group.add_argument(*flags, **{**about, "help": argparse.SUPPRESS})
-
-    return add
 
 
 def add_settings(
@@ -76,15 +63,33 @@ def add_settings(
     for name, value, hint, doc in _fields(settings):
         if name in without:
             continue
-        group = groups[group_of(type(settings), name)]
         about: dict[str, Any] = {"metavar": metavar(hint), "default": argparse.SUPPRESS}
+        if about["metavar"] != "TEXT":
+            about["type"] = reader(parse_value)
         if bool in (hint, *get_args(hint)):
             about |= {"nargs": "?", "const": "true"}
         text = _described(doc, value if type(settings) is not Config else None, full=full)
-        add = partial(group.add_argument, **about)
-        add(option_of(name), dest=f"{SETTING}{name}", help=text if full or name in usual else argparse.SUPPRESS)
-        for other in (other for other, ours in other_names("ALIASES").items() if ours == name):
-            add(option_of(other), dest=f"{SETTING}{other}", help=argparse.SUPPRESS)
+        group, is_shown = groups[group_of(type(settings), name)], full or name in usual
+        for one in spellings_of(name):
+            about["help"] = text if is_shown and one == name else argparse.SUPPRESS
+            group.add_argument(option_of(one), dest=f"{SETTING}{one}", **about)
+
+
+def spellings_of(name: str) -> list[str]:
+    """The name of a setting, and those that other libraries have for it."""
+    return [name, *(other for other, ours in other_names("ALIASES").items() if ours == name)]
+
+
+def reader(read: Callable[[str], object]) -> Callable[[str], object]:
+    """A `type` of argparse that reads a text, and passes on what a UserError says."""
+
+    def convert(text: str) -> object:
+        try:
+            return read(text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
+
+    return convert
 
 
 def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:
@@ -92,13 +97,8 @@ def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, obj
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
     found: list[tuple[str, object, object, str]] = []
     for field in dataclasses.fields(settings):
-        if field.name not in docs:
-            raise UserError(
-                f"{type(settings).__name__}.{field.name} has no docstring, of which the help of its flag is made: "
-                "write a string in the line below the setting."
-            )
         value = getattr(settings, field.name)
-        found.append((f"{prefix}{field.name}", value, hints[field.name], docs[field.name]))
+        found.append((f"{prefix}{field.name}", value, hints[field.name], docs.get(field.name, "")))
         if isinstance(value, Settings):
             found += _fields(value, f"{field.name}.")
     return found
@@ -107,6 +107,14 @@ def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, obj
 def option_of(name: str) -> str:
     """The option of a setting."""
     return f"--{name}".replace("_", "-")
+
+
+def without_options(argv: Sequence[str], *options: str) -> list[str]:
+    """The words of a command without some options and their values."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in options:
+        parser.add_argument(option)
+    return parser.parse_known_args(argv)[1]
 
 
 def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
@@ -159,7 +167,6 @@ def metavar(hint: object) -> str:
     """Return what a value looks like in the help: N, NUMBER, TEXT, {a,b} or JSON."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
-    if hint is ModelConfig or get_origin(hint) in (tuple, dict):
-        return "JSON"
-    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT"}
-    return next((kinds[kind] for kind in (hint, *get_args(hint)) if kind in kinds), "TEXT")
+    kinds: dict[object, str] = {int: "N", float: "NUMBER", bool: "true|false", str: "TEXT", object: "TEXT"}
+    one_of = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((kinds[kind] for kind in one_of if kind in kinds), "JSON")

@@ -14,7 +14,6 @@ from raypid.phases import phase
 from raypid.report.panel import some
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.report.plots import Curve, XAxis
     from raypid.storage.run_folder import RunFolder
 
@@ -24,12 +23,10 @@ MOST_TOLD = 3
 """Folders that are left out, and are named."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str] = ()) -> None:
-    parser = subparsers.add_parser(
-        "plot",
-        help="draw the learning curves of runs",
-        description="Draw the learning curves of runs in one picture, with a panel for each environment. Runs that differ only in "
-        "their seed become one curve: the interquartile mean, with its 95% bootstrap interval.",
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Draw the learning curves of runs in one picture, with a panel for each environment. Runs that differ only in "
+        "their seed become one curve: the interquartile mean, with its 95% bootstrap interval."
     )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="DIR", help="the folder of a run, or one with runs in it")

@@ -11,12 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raypid.cli.check_env import positive
-from raypid.cli.options import HelpFormatter
 from raypid.errors import UserError, shown
 from raypid.plugins.registry import did_you_mean
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.run.reproduce import Measurement, Task
     from raypid.settings.tuned import Record
 
@@ -26,18 +24,14 @@ _WIDTHS = (10, 33, 22, 22)
 """Widths of the columns seed, steps, return and seconds. A remark follows."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
-    parser = subparsers.add_parser(
-        "reproduce",
-        help="train with tuned settings and compare return and time with what is recorded of them",
-        description="Train an entry of `raypid list tuned` as it was measured for that list: until a greedy evaluation of 10 episodes reaches the "
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.description = (
+        "Train an entry of `raypid list tuned` as it was measured for that list: until a greedy evaluation of 10 episodes reaches the "
         "goal and one of 50 confirms it. Prints return and seconds of training beside the recorded median and range. The entry is reproduced if "
         "every seed reaches the goal; the time depends on the machine and is only told. Exit code 0: reproduced, or reached where nothing is "
-        "recorded; 1: not reached on every seed; 2: wrong input or a missing package.",
-        epilog="`raypid reproduce PPO:CartPole-v1` takes a few seconds, others take up to half an hour.",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
+        "recorded; 1: not reached on every seed; 2: wrong input or a missing package."
     )
+    parser.epilog = "`raypid reproduce PPO:CartPole-v1` takes a few seconds, others take up to half an hour."
     add = parser.add_argument
     add("entry", metavar="NAME", nargs="?", help="algorithm and environment, such as PPO:CartPole-v1")
     text = "seeds to train with: 1000-1002 or 0,1,5 (default: the one after the recorded ones)"

@@ -8,66 +8,48 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raypid.cli import dashed
-from raypid.cli.options import HELP_ALL, SETTING, HelpFormatter, add_groups, add_settings, adder, option_of
+from raypid.cli.options import (
+    HELP_ALL,
+    SETTING,
+    add_groups,
+    add_settings,
+    option_of,
+    reader,
+    spellings_of,
+    without_options,
+)
 from raypid.errors import UserError, shown
 from raypid.plugins import project
 from raypid.plugins.arguments import declared, declares
-from raypid.plugins.modules import entry_name, names_file
+from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
-from raypid.report.logger import read_params
-from raypid.settings import files as run_file
-from raypid.settings.config import (
-    Config,
-    ConfigError,
-    Given,
-    Source,
-    by_our_names,
-    canonical,
-    overlay,
-    parse_value,
-    renamed,
-)
-from raypid.settings.files import read_runs
+from raypid.run.calls import algorithm_of
+from raypid.settings.config import Config, ConfigError, Given, Source, by_our_names, canonical, overlay, renamed
+from raypid.settings.files import OPTIONS, check_trust, read_runs, read_values
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
-from raypid.storage.ownership import run_folder_of
-from raypid.storage.run_folder import is_record
+from raypid.storage.run_folder import PARAMS, is_record
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.run.resolve import SettledRun
-    from raypid.sweep.experiment import Experiment
 
-_TEXTS = (
-    "env",
-    "evaluation_env",
-    "callbacks",
-    "init_from",
-    "address",
-    "intrinsic_reward",
-    "gpu",
-    "agent",
-    "model.network",
-)
-"""Settings whose values are names: never JSON."""
-_DECLARED = ("env_config.", "model.custom.", "agent_config.", "custom_args.")
-"""Settings that users' own options fill."""
-
-
-def algorithm_name(name: str) -> str:
-    """Check the name while options are parsed: otherwise the algorithm's settings would be unknown options."""
-    try:
-        ALGORITHMS.get(name := ALGORITHMS.canonical(name))
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error).rstrip(".")) from None
-    return name
+PARTS = {"run": ALGORITHMS, "env": ENVS, "model.network": NETWORKS, "agent": AGENTS}
+"""What a run is made of, by its settings -> where its names are."""
+_DECLARE = {
+    "env": ("environment", "env_config"),
+    "model.network": ("model", "model.custom"),
+    "agent": ("agent", "agent_config"),
+}
+"""Parts whose classes declare options -> what they are called, the setting that holds the values."""
+AGENT_RUN = "CustomModel"
+"""The algorithm that --agent_name and --model_name run."""
 
 
 def at_least(low: int, text: str) -> int:
@@ -79,72 +61,50 @@ def at_least(low: int, text: str) -> int:
 
 
 _COUNTS = {
-    "checkpoint_interval": (0, "iterations between checkpoints (default: one a minute)"),
-    "keep_checkpoints": (1, "newest checkpoints to keep, besides the best (default: 3)"),
-    "final_episodes": (
-        0,
-        "episodes that the best policy plays at the end, fewer if they take longer than the run, or over a minute; 0: none (default: 50)",
-    ),
+    "checkpoint_interval": "iterations between checkpoints (default: one a minute)",
+    "keep_checkpoints": "newest checkpoints to keep, besides the best (default: 3)",
+    "final_episodes": "episodes that the best policy plays at the end, fewer if they take longer than the run, or over a minute; "
+    "0: none (default: 50)",
 }
-"""Options that are fields of RunOptions, which has their defaults -> the least value, help."""
+"""Options that are fields of RunOptions, which has their defaults -> help."""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options of `raypid train`, with the settings of the algorithm that `--run` names."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train a policy",
-        usage="raypid train --run NAME --env NAME [--stop N] [options]",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
-    if argv[:1] != ["train"]:
-        return  # another command, for whose help the name is enough
+    parser.usage = "raypid train --run NAME --env NAME [--stop N] [options]"
     parser.set_defaults(argv=list(argv))
-    named = _looked_ahead(argv)
-    _name_from_files(named)
-    name = named.run or _algorithm_in(named.resume, named.trust)
-    if named.agent is not None and name is not None and name != AGENT_RUN:
-        raise ConfigError(
-            f"--agent_name {named.agent} learns by an agent of its own, {f'--run {name}' if named.run else 'the run'} by an algorithm: "
-            "give one of the two."
-        )
-    if named.run not in (None, AGENT_RUN) and named.run in ALGORITHMS and _is_model(named.model):
-        raise ConfigError(
-            f"--model_name {named.model} is a whole model, which learns by an agent, not by --run {named.run}: leave --run out (--agent_name names "
-            "another agent than default_agent)."
-        )
-    if name is None and (named.agent is not None or _is_model(named.model)):
-        name = AGENT_RUN
-        parser.set_defaults(run=name)
-    if name is None and (name := named.file_run) is not None:
-        parser.set_defaults(run=name)
-    cls = Config
-    if isinstance(name, str):
-        with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-            cls = ALGORITHMS.get(name).Config
-    _describe(parser, name if cls is not Config else None)
-    groups = add_groups(parser, "every algorithm" if cls is Config else str(name), argv)
-    full = HELP_ALL in argv
-    _add_options(groups["run"].add_argument, adder(groups["run"], shown=full))
-    add_settings(groups, cls(), full=full)
-    _add_arguments(parser, named.env, named.model, named.agent or ("default_agent" if name == AGENT_RUN else None))
-
-
-def _describe(parser: argparse.ArgumentParser, name: str | None) -> None:
-    """Say what the help shows, and how to see more."""
+    named = named_parts(argv)
+    name, full = named.get("run", ""), HELP_ALL in argv
+    if name == AGENT_RUN:
+        parser.set_defaults(run=AGENT_RUN)
+        named = {"agent": "default_agent", **named}
+    cls = settings_class(name)
     parser.description = "Train a policy. Flags win over files and over what was saved."
-    if name is None:
+    if not name:
         parser.description += (
-            " `raypid train --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
+            f" `{parser.prog} --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
         )
     parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings; docs/names.md has the names of other libraries."
+    groups = add_groups(parser, name or "every algorithm")
+    _add_options(groups["run"].add_argument, full=full)
+    add_settings(groups, cls(), full=full)
+    _add_arguments(parser, named)
 
 
-def _add_options(add: Callable[..., object], more: Callable[..., object]) -> None:
+def settings_class(algorithm: str) -> type[Config]:
+    """The settings of an algorithm; those that all have if there is none of this name, which the check of --run reports."""
+    with contextlib.suppress(UserError):
+        return ALGORITHMS.get(algorithm).Config
+    return Config
+
+
+def _add_options(add: Callable[..., object], *, full: bool) -> None:
     """Add what is no setting of a run: by `add` what the short help shows, by `more` the rest."""
-    add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+
+    def more(*flags: str, **about: object) -> None:
+        add(*flags, **about if full else {**about, "help": argparse.SUPPRESS})
+
+    add("--run", metavar="NAME", type=reader(algorithm_of), help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     text = (
         "what ends the run: environment steps in all (100000, 100k; also --timesteps N), time (90s, 10min), or the first of several results "
         "(reward=200,time=600 or '{\"evaluation/episode_reward_mean\": 200}')"
@@ -162,8 +122,8 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     text = "print where each setting comes from, and run nothing (all: every one)"
     add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
-    for count, (low, text) in _COUNTS.items():
-        more(f"--{count.replace('_', '-')}", metavar="N", type=partial(at_least, low), help=text)
+    for count, text in _COUNTS.items():
+        more(option_of(count), metavar="N", type=partial(at_least, OPTIONS[count]), help=text)
     text = "settings of one run: JSON, or a file (RUN/params.json repeats that run)"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
@@ -174,169 +134,123 @@ def _add_options(add: Callable[..., object], more: Callable[..., object]) -> Non
     more("--trust", action="store_true", help=text)
 
 
-def _looked_ahead(argv: Sequence[str]) -> argparse.Namespace:
-    """The options that say which others there are."""
+def named_parts(argv: Sequence[str]) -> dict[str, str]:
+    """The names of PARTS that flags give, or else files or the resumed run: they say which other options there are.
+
+    Raises:
+        ConfigError: the flags name an algorithm, and an agent or a whole model, which have one of their own.
+        UntrustedError: the resumed run's algorithm may not be imported.
+    """
+    from raypid.storage.checkpoint import latest, open_checkpoint
+
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", nargs="?")
-    for flag, dest in (("--out", "out"), *_NAMED):
-        early.add_argument(flag, dest=dest, nargs="?")
+    for part in PARTS:
+        early.add_argument(*map(option_of, spellings_of(part)), dest=part, nargs="?")
+    early.add_argument("--out", nargs="?")
+    early.add_argument("-f", "--file", nargs="?")
     early.add_argument("--resume", nargs="?", const=True)
-    early.add_argument("-f", "--file", dest="file", nargs="?")
     early.add_argument("--trust", action="store_true")
     early.add_argument("--config", action="append", default=[], nargs="?")
-    named = early.parse_known_args(argv)[0]
-    named.resume = named.out if named.resume is True else named.resume
-    named.run = ALGORITHMS.canonical(named.run) if named.run is not None else None
+    options = early.parse_known_args(argv)[0]
+    flags: dict[str, str] = {part: name for part, name in vars(options).items() if part in PARTS and name}
+    named: dict[str, str] = {}
+    folder = options.out if options.resume is True else options.resume
+    for parts in (flags, *_saved_parts(options, folder)):
+        named = {**parts, **named}
+        if "run" not in named and _learns_by_agent(named):
+            named["run"] = AGENT_RUN
+    checkpoints = os.path.join(folder or "", "checkpoints")
+    if "run" not in named and folder and os.path.isdir(checkpoints) and latest(checkpoints) is not None:
+        from raypid.run.resolve import saved_algorithm
+
+        # a checkpoint may be signed where PARAMS is not
+        named["run"] = saved_algorithm(Path(folder), open_checkpoint(folder), RunRequest(trust=options.trust))
+    if "run" in named:
+        named["run"] = ALGORITHMS.canonical(named["run"])
+    if "run" in flags and ALGORITHMS.is_own(named["run"]) and named["run"] != AGENT_RUN and _learns_by_agent(flags):
+        raise ConfigError(
+            f"--run {named['run']} does not go with --agent_name, or with a whole model as --model_name: these learn by an agent. Leave --run out."
+        )
     return named
 
 
-AGENT_RUN = "CustomModel"
-"""The algorithm that --agent_name and --model_name run."""
-_NAMED = (
-    ("--env", "env"), ("--env-name", "env"), ("--model.network", "model"), ("--model-name", "model"), ("--agent", "agent"),
-    ("--agent-name", "agent"),
-)  # fmt: skip
+def _saved_parts(options: argparse.Namespace, folder: str | None) -> Iterator[dict[str, str]]:
+    """What each file, and the resumed run, names of PARTS, the one that wins first; of several experiments what they have in common.
 
-
-def _name_from_files(named: argparse.Namespace) -> None:
-    """Fill in what --config names (the last wins), or the run that is resumed, and no flag does; the algorithm of --config is `file_run`.
-    Nothing is imported for it that is not known here."""
-    named.file_run = None
-    for text in filter(None, reversed(_configs(named))):
-        with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
-            file = run_file.read_run(text)
-            if file.run in ALGORITHMS:
-                named.file_run = named.file_run or file.run
-            run_file.check_trust(text, trust=named.trust, given={})  # it may name code that this user has not written
-            named.file_run = named.file_run or file.run
-            for key, value in given_parts({**file.recorded, **file.settings}).items():
-                if getattr(named, key) is None and isinstance(value, str):
-                    setattr(named, key, value)
-    if _experiments_file(named) is not None:
-        _name_from_experiments(named)
-    if named.resume is not None:
-        saved = given_parts(read_params(named.resume))
-        for key, registry in (("env", ENVS), ("model", NETWORKS), ("agent", AGENTS)):
-            if getattr(named, key) is None and isinstance(saved.get(key), str) and saved[key] in registry:
-                setattr(named, key, saved[key])
-
-
-def _name_from_experiments(named: argparse.Namespace) -> None:
-    """Fill in what all experiments of --file have in common, and no flag says."""
-    from raypid.settings.marked import read_marked
+    Of a file that names code which may not be imported, only names that are known here.
+    """
+    from raypid.settings.marked import Marked
     from raypid.sweep.experiment import blocks_of
 
-    with contextlib.suppress(ValueError):  # main says what is wrong with it
-        blocks = blocks_of(read_marked(named.file))
-        foreign = run_folder_of(Path(named.file)) is not None  # it may name code that this user has not written
-        parts = [{"run": block.get("run"), **given_parts(block)} for block in blocks]
-        for key in ("run", *dict.fromkeys(part for _, part in _NAMED)):
-            values = [part.get(key) for part in parts]
-            known = values and isinstance(values[0], str) and all(value == values[0] for value in values)
-            if known and getattr(named, key) is None and (not foreign or (key == "run" and values[0] in ALGORITHMS)):
-                setattr(named, key, values[0])
+    texts = [*reversed(options.config), options.file, folder and os.path.join(folder, PARAMS)]
+    for text in filter(None, texts):
+        with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
+            blocks = blocks_of(Marked("", read_values(text, "")))
+            first, *others = [{canonical(key): value for key, value in overlay({}, block).items()} for block in blocks]
+            common = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+            parts = {part: name for part, name in common.items() if part in PARTS and isinstance(name, str)}
+            try:
+                check_trust(text, trust=options.trust, given={})
+            except UserError:
+                parts = {part: name for part, name in parts.items() if name in PARTS[part]}
+            yield parts
 
 
-def given_parts(settings: Mapping[str, object]) -> dict[str, object]:
-    """What settings say of environment, model and agent: by the names of `_NAMED`."""
-    model = settings.get("model")
-    network = {"model.network": model.get("network")} if isinstance(model, Mapping) else {}
-    flat = {key.replace("-", "_"): value for key, value in {**settings, **network}.items() if isinstance(key, str)}
-    return {part: flat[key] for flag, part in _NAMED if (key := flag[2:].replace("-", "_")) in flat}
-
-
-def _is_model(name: str | None) -> bool:
+def _learns_by_agent(named: Mapping[str, str]) -> bool:
+    """Whether the named parts have an agent, or a whole model, which learns by one."""
     try:
-        return name is not None and is_model(name)
-    except Exception:  # whatever is wrong with it is said where it is used
+        return "agent" in named or is_model(named.get("model.network", "auto"))
+    except Exception:  # whatever is wrong with the model is said where it is used
         return False
 
 
-def _add_arguments(parser: argparse.ArgumentParser, env: str | None, model: str | None, agent: str | None) -> None:
+def _add_arguments(parser: argparse.ArgumentParser, named: Mapping[str, str]) -> None:
     """Add the options that the named classes and the project declare, each under its owner.
+
+    Args:
+        named: names of PARTS.
 
     Raises:
         ConfigError: two owners declare the same option.
     """
     owners: list[tuple[str, str, object]] = []
-    for kind, name, registry, setting in (
-        ("environment", env, ENVS, "env_config"),
-        ("model", model, NETWORKS, "model.custom"),
-        ("agent", agent, AGENTS, "agent_config"),
-    ):
-        if (
-            name is not None
-            and (name in registry or ":" in name or names_file(name))
-            and not name.startswith("envpool:")
-        ):
-            with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is used
-                owners.append((f"{kind} {name}", setting, declares(registry.get(name), name)))
+    for part, (kind, setting) in _DECLARE.items():
+        name = named.get(part, "")
+        with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is used
+            if not name.startswith("envpool:"):
+                owners.append((f"{kind} {name}", setting, declares(PARTS[part].get(name), name)))
     owners.append((project.OPTIONS, "custom_args", project.get_custom_args))
-    taken = dict.fromkeys(parser._option_string_actions, "raypid itself")
     for owner, setting, declare in owners:
         if not callable(declare):
             continue
         group = parser.add_argument_group(f"arguments of {owner}")
         for action in declared(declare, setting).values():
-            for flag in action.option_strings:
-                if other := taken.get(dashed(flag)):
-                    raise ConfigError(
-                        f"Both {other} and {owner} declare {dashed(flag)}: give that of {owner} another name."
-                    )
-                taken[dashed(flag)] = owner
-            _add_declared(group, action, f"{SETTING}{setting}.{action.dest}")
+            try:
+                group._add_action(_as_text(action, f"{SETTING}{setting}.{action.dest}"))
+            except argparse.ArgumentError as error:
+                raise ConfigError(f"{owner}: {error}. Give the option another name.") from None
 
 
-def _add_declared(group: argparse._ArgumentGroup, action: argparse.Action, dest: str) -> None:
-    """Add an option that a user's class has declared; the class's own parser will read its value again."""
-    flags = [dashed(flag) for flag in action.option_strings if not flag.startswith("--no-")]
-    text = (action.help or "") if action.help != argparse.SUPPRESS else ""
+def _as_text(action: argparse.Action, dest: str) -> argparse.Action:
+    """Let an option that a user's class has declared keep text for `dest`; the class's own parser will read it again."""
+    text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
     if "%(default)" not in text and action.default not in (None, argparse.SUPPRESS):
         text = f"{text} (default: {action.default})".strip()
-    shown = text.replace("%(default)s", str(action.default)).replace("%%", "%").replace("%", "%%")
-    more: dict[str, Any] = {"dest": dest, "default": argparse.SUPPRESS, "help": shown}
-    if isinstance(action, argparse.BooleanOptionalAction):
-        group.add_argument(*flags, action=argparse.BooleanOptionalAction, **more)
-    elif action.nargs == 0:
-        group.add_argument(*flags, action="store_const", const=action.const, **more)
-    else:
-        more |= {"nargs": action.nargs, "choices": action.choices, "metavar": action.metavar or action.dest.upper()}
-        if action.type in (int, float):  # of other types the class's own parser makes more than text
-            more["type"] = action.type
-        if isinstance(action, argparse._AppendAction):
-            more["action"] = "append"
-        group.add_argument(*flags, **more)
-
-
-def _algorithm_in(folder: str | None, trust: bool) -> str | None:
-    """The algorithm of the run in a folder, so that a resumed run takes its settings as flags.
-
-    Raises:
-        UntrustedError: it would have to be imported, and may not be.
-    """
-    name = None if folder is None else read_params(folder).get("run")
-    if folder is None or not isinstance(name, str):
-        return None
-    if name in ALGORITHMS:
-        return name
-    from raypid.run.resolve import begun_run, saved_algorithm
-    from raypid.storage.checkpoint import open_checkpoint
-
-    asked = RunRequest(trust=trust)
-    if (begun := begun_run(Path(folder), asked)) is not None:
-        return begun.run
-    return saved_algorithm(Path(folder), open_checkpoint(folder), asked)  # params.json is not signed
+    action.help = text.replace("%(default)s", str(action.default)).replace("%%", "%").replace("%", "%%")
+    action.metavar = action.metavar or action.dest.upper()
+    action.option_strings = [dashed(flag) for flag in action.option_strings]
+    action.dest, action.default, action.required = dest, argparse.SUPPRESS, False
+    if action.type not in (int, float):
+        action.type = None
+    if type(action).__module__ != "argparse":  # it may keep anything
+        action.__class__ = argparse._StoreAction
+    return action
 
 
 def flags_of(options: argparse.Namespace) -> Given:
     """The settings given by flags of their own."""
-    flags: dict[str, object] = {}
-    for name, value in vars(options).items():
-        if name.startswith(SETTING):
-            key = name.removeprefix(SETTING)
-            is_text = isinstance(value, str) and canonical(key) not in _TEXTS and not key.startswith(_DECLARED)
-            flags[key] = parse_value(value) if is_text else value
-    return Given(flags, "flag")
+    given = {name.removeprefix(SETTING): value for name, value in vars(options).items() if name.startswith(SETTING)}
+    return Given(given, "flag")
 
 
 def settings_of(options: argparse.Namespace) -> Given:
@@ -348,10 +262,8 @@ def settings_of(options: argparse.Namespace) -> Given:
     """
     flags = flags_of(options)
     file = read_runs(options.config, options.run, trust=options.trust, given=flags)
-    words = {"stop": file.stop, "out": file.out, "tuned": file.tuned, **file.options}
-    if not file.recorded and (
-        idle := [word for word, value in words.items() if value is not None and value is not False]
-    ):
+    idle = [word for word in (*file.origins, *(["tuned"] if file.tuned else [])) if word != "run"]
+    if idle and not file.recorded:
         raise ConfigError(
             f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
         )
@@ -365,15 +277,14 @@ def request_of(options: argparse.Namespace) -> RunRequest:
         ConfigError: something in it is wrong, or two options do not go together.
         UntrustedError: a file in a run's folder names code that may not be imported.
     """
-    _check_together(options)
     flags = flags_of(options)
-    file = read_runs(_configs(options), options.run, trust=options.trust, given=flags)
+    file = read_runs(options.config, options.run, trust=options.trust, given=flags)
     asked = RunRequest(
         run=options.run,
         settings=flags,
         stop=_stop(options),
         tuned=options.tuned,
-        out=options.out or None,
+        out=options.out,
         resume=options.resume,
         overwrite=options.overwrite,
         trust=options.trust,
@@ -381,72 +292,48 @@ def request_of(options: argparse.Namespace) -> RunRequest:
         is_whole=True,
         python=False,
     )
-    asked = asked.from_source("flag")
-    if asked.run == file.run:  # that of the file is taken for the flags that there are
-        asked = replace(asked, origins={key: origin for key, origin in asked.origins.items() if key != "run"})
-    return join(file, asked)
+    return join(file, asked.from_source("flag"))
 
 
 def main(options: argparse.Namespace) -> int:
     """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
     from raypid.cli.experiment import resume_experiments, run_experiments
-    from raypid.report.panel import make_progress
     from raypid.run.resolve import settle, standing
-    from raypid.run.stopping import already_finished
+    from raypid.run.train import train_request
+    from raypid.runtime.resources import ResourceError
+    from raypid.sweep.experiment import read_experiments
     from raypid.sweep.plan import checked, experiments_in
 
+    _check_together(options)
+    file = options.file
+    if file and _is_record(file):  # of one run, as by --config
+        options.config, options.file = [file, *options.config], None
     request = request_of(options)
     place = request.out if request.resume is True else request.resume
-    if request.resume and isinstance(place, Path) and experiments_in(place):
+    if isinstance(place, Path) and experiments_in(place):
         return resume_experiments(options, replace(request, resume=place))
-    if _experiments_file(options) is not None:
-        one, *more = experiments = _experiments(options, request)
+    if options.file:
+        given = overlay(request.recorded, request.settings)
+        check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
+        one, *more = experiments = read_experiments(options.file, replace(request, settings=given, recorded=Given({})))
         if options.explain and (more or not one.has_one_trial):
             raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
         if not options.explain and (more or not one.is_one_run):
             return run_experiments(experiments, options)
         request = one.request
         checked(one, request)
-    run = settle(standing(request))
     if options.explain:
-        return _explain(options, run)
+        return _explain(options, settle(standing(request)))
     if options.dry_run:
-        env = entry_name(run.config.env)
-        print(f"{options.file}: one run of {run.run} on {env}; nothing varies. Nothing was run.")
+        run = settle(standing(request))
+        print(f"{file}: one run of {run.run} on {entry_name(run.config.env)}; nothing varies. Nothing was run.")
         return 0
-    if (done := already_finished(run)) is not None:
-        make_progress(run.stop, options.quiet).note(done[1])
-        return 0
-    return _train(options, run)
-
-
-def _train(options: argparse.Namespace, run: SettledRun) -> int:
-    """Build the agent, and run it to its end."""
-    from raypid.phases import listening
-    from raypid.report.panel import make_progress
-    from raypid.run.agent import Agent
-    from raypid.run.reproduce import hints
-    from raypid.run.resolve import look
-    from raypid.run.run import Run, RunOptions
-    from raypid.runtime.resources import ResourceError
-
-    request = run.request
-    progress = make_progress(run.stop, options.quiet)
-    if (phases := listening()) is not None:
-        phases.tell = progress.working
     try:
-        agent = Agent.resumed(run) if run.saved is not None else Agent(look(run))
+        train_request(request, quiet=options.quiet)
     except ResourceError as error:
-        if not error.fits or run.saved is not None:
+        if not error.fits or options.resume:
             raise
         raise ResourceError(f"{error} The command that fits: {fitting_command(options.argv, error.fits)}") from None
-    if not options.quiet:
-        agent.add_notes(*hints(agent, run, "--tuned"))
-    try:
-        overwrite = request.out is not None and request.overwrite
-        Run(agent, RunOptions(stop=run.stop, overwrite=overwrite, closes_agent=True, **request.options), progress)()  # type: ignore[arg-type]
-    finally:
-        agent.close()
     return 0
 
 
@@ -456,23 +343,17 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
     from raypid.run.explain import Row, explain
     from raypid.run.placement import look as look_for_room
     from raypid.run.resolve import look
-    from raypid.run.stopping import already_finished
 
     request = settled.request
     run, changed = look_for_room(look(settled))
-    beside: dict[str, object] = {"run": run.run, "stop": dict(run.stop) or None, **request.options}
-    beside |= {"out": str(request.out)} if request.out else {}
-    origins = {
-        key: [replace(origin, value=beside[key])]
-        for key, origin in request.origins.items()
-        if beside.get(key) is not None
-    }
-    about = [Row(key, value, origins.get(key, [])) for key, value in beside.items()]
+    asked: dict[str, object] = {"run": run.run, "stop": dict(run.stop) or None, **request.options}
+    asked |= {"out": str(request.out)} if request.out else {}
+    origins = {key: [replace(origin, value=asked.get(key))] for key, origin in request.origins.items()}
+    about = [Row(key, value, origins.get(key, ()) if value is not None else ()) for key, value in asked.items()]
     if not request.out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     found = explain(run, run.changes, about, run.stop.get(STEPS))
-    done = already_finished(settled)
-    notes = [*run.notes, *renamed(request.settings), *changed, *([done[1]] if done is not None else [])]
+    notes = [*run.notes, *renamed(request.settings), *changed]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
         return 0
@@ -482,23 +363,11 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
     return 0
 
 
-def _record(options: argparse.Namespace) -> str | None:
-    """A run's params.json that is given by -f: it is one run, as by --config, and no experiment."""
-    with contextlib.suppress(ConfigError):  # -f says what is wrong with a file
-        if options.file and is_record(run_file.read_values(options.file, "-f")):
-            return str(options.file)
-    return None
-
-
-def _configs(options: argparse.Namespace) -> list[str]:
-    """The files and JSON texts that say something of one run, from the lowest to the one above all others."""
-    record = _record(options)
-    return [*([] if record is None else [record]), *options.config]
-
-
-def _experiments_file(options: argparse.Namespace) -> str | None:
-    """The file that may hold several runs."""
-    return None if _record(options) is not None else options.file
+def _is_record(file: str) -> bool:
+    """Whether a file is a run's params.json."""
+    with contextlib.suppress(ConfigError):  # who reads it says what is wrong with it
+        return is_record(read_values(file, "-f"))
+    return False
 
 
 def _stop(options: argparse.Namespace) -> dict[str, object] | None:
@@ -508,33 +377,17 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
         ConfigError: two of them say different things of one result.
     """
     given = options.stop
-    if given and not isinstance(given, Mapping) and os.path.isfile(given.removeprefix("@")):
-        given = run_file.read_values(given, "--stop")
+    if given and os.path.isfile(given.removeprefix("@")):
+        given = read_values(given, "--stop")
     stop = read_stop(given or None, "--stop")
     if options.timesteps is not None:
         steps = read_stop(options.timesteps, "--timesteps")
-        if steps.keys() != {STEPS}:
-            raise ConfigError(f"--timesteps takes a number of environment steps, not {shown(options.timesteps)}.")
-        if stop.setdefault(STEPS, steps[STEPS]) != steps[STEPS]:
+        if steps.keys() != {STEPS} or stop.get(STEPS) not in (None, steps[STEPS]):
             raise ConfigError(
-                f"--timesteps {options.timesteps} and --stop give two numbers of steps: give one of them."
+                f"--timesteps {shown(options.timesteps)} is no number of environment steps, or --stop has another one."
             )
+        stop |= steps
     return stop if given or stop else None
-
-
-def _experiments(options: argparse.Namespace, request: RunRequest) -> list[Experiment]:
-    """The experiments of --file, with what the command line says laid over them.
-
-    Raises:
-        ConfigError: something in it is wrong.
-        UntrustedError: it lies in a run's folder, and names code that may not be imported.
-    """
-    from raypid.sweep.experiment import read_experiments
-
-    given = overlay(request.recorded, request.settings)
-    named = {"algorithm": options.run} if options.run else {}
-    run_file.check_trust(options.file, trust=options.trust, given={**named, **given})
-    return read_experiments(options.file, replace(request, settings=given, recorded=Given({})))
 
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
@@ -542,39 +395,27 @@ def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
     from raypid.runtime.resources import setting_text
 
     changes = {option_of(name): setting_text(value) for name, value in fits.items()}
-    gone = {*changes, *(["--gpu"] if fits.get("num_gpus") == 0 else [])}
-    kept: list[str] = []
-    words = iter(argv)
-    for word in words:
-        flag, equals, _ = word.partition("=")
-        if flag not in gone:
-            kept.append(word)
-        elif not equals:
-            next(words, None)
+    kept = without_options(argv, *changes, *(["--gpu"] if fits.get("num_gpus") == 0 else []))
     return shlex.join(["raypid", *kept, *(word for pair in changes.items() for word in pair)])
+
+
+_NEEDS = {"json": ("explain",), "dry_run": ("file",), "max_concurrent": ("file", "resume")}
+"""Options -> those of which they need one."""
 
 
 def _check_together(options: argparse.Namespace) -> None:
     """Refuse options that would have no effect beside others.
 
     Raises:
-        ConfigError: names the two options.
+        ConfigError: names the options.
     """
-    if "" in (options.resume, options.out):
-        raise ConfigError("--out and --resume take the name of a folder.")
-    if options.file == "":
-        raise ConfigError("-f takes the name of a file.")
+    for name in ("out", "resume", "file"):
+        if getattr(options, name) == "":
+            raise ConfigError(f"--{name} takes a name, not ''.")
     if options.resume and options.file:
         raise ConfigError(
             "Give -f, which starts what a file says, or --resume, which goes on with what was started: not both."
         )
-    if options.json and not options.explain:
-        raise ConfigError("--json is for --explain, which then prints all settings as JSON.")
-    if options.dry_run and not options.file:
-        raise ConfigError("--dry-run shows the trials of a file: give it, -f FILE.")
-    if options.max_concurrent and not (options.file or options.resume):
-        raise ConfigError("--max-concurrent is for experiments, which have several trials: -f FILE.")
-    if options.resume is True and options.file:
-        raise ConfigError(
-            "--resume without a folder is for one run: name its file by --config. `--resume DIR` goes on with experiments."
-        )
+    for name, others in _NEEDS.items():
+        if getattr(options, name) and not any(getattr(options, other) for other in others):
+            raise ConfigError(f"{option_of(name)} has no effect without {' or '.join(map(option_of, others))}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raypid import __version__
-from raypid.cli.options import HELP_ALL, HelpFormatter, add_groups, add_settings
-from raypid.cli.train import algorithm_name, at_least, settings_of
-from raypid.errors import UserError
+from raypid.cli.options import HELP_ALL, add_groups, add_settings, reader, without_options
+from raypid.cli.train import at_least, named_parts, settings_class, settings_of
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
+from raypid.run.calls import algorithm_of
 from raypid.run.folder import lock_folder
 from raypid.run.known_keys import KnownKeys, check_stop
 from raypid.run.signals import signals_call
@@ -34,7 +33,6 @@ from raypid.sweep.budget import RAY_TURN_S, TURN_S, Plan, make_plan, read_second
 from raypid.sweep.space import as_text, nested
 
 if TYPE_CHECKING:
-    from raypid.cli import Subparsers
     from raypid.sweep.search import Search, Task
     from raypid.sweep.search_report import Proof
 
@@ -45,36 +43,26 @@ ranges in place of those beside the defaults (the docs have them, a page for eac
 '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
 
 
-def add_parser(subparsers: Subparsers, argv: Sequence[str]) -> None:
+def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options of `raypid tune`, with the settings of the algorithm that `--run` names."""
-    parser = subparsers.add_parser(
-        "tune",
-        help="search for settings",
-        usage="raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]",
-        description="Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
-        "beside the defaults on fresh ones. Ends within the budget, with a report of one page.",
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
+    parser.usage = "raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]"
+    parser.description = (
+        "Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
+        "beside the defaults on fresh ones. Ends within the budget, with a report of one page."
     )
-    if argv[:1] != ["tune"]:
-        return  # another command, for whose help the name is enough
     parser.set_defaults(argv=list(argv), trust=False)
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--run", nargs="?")
-    cls, name = Config, ""
-    with contextlib.suppress(UserError):  # the check of --run itself reports what is wrong with it
-        given = ALGORITHMS.canonical(early.parse_known_args(argv)[0].run or "")
-        cls, name = ALGORITHMS.get(given).Config, given
-    groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has", argv)
+    name = named_parts(argv).get("run", "")
+    groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
     _add_options(groups["run"].add_argument)
-    add_settings(groups, cls(), full=HELP_ALL in argv, without=["seed"])
-    parser.epilog = f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms their ranges."
+    add_settings(groups, settings_class(name)(), full=HELP_ALL in argv, without=["seed"])
+    parser.epilog = (
+        f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms has their ranges."
+    )
 
 
 def _add_options(add: Callable[..., object]) -> None:
     """Add what is no setting of a run."""
-    add("--run", metavar="NAME", type=algorithm_name, help=f"algorithm: {', '.join(ALGORITHMS.names())}")
+    add("--run", metavar="NAME", type=reader(algorithm_of), help=f"algorithm: {', '.join(ALGORITHMS.names())}")
     add("--trials", metavar="N", type=partial(at_least, 1), help=f"most settings to try (default: {_TRIALS})")
     add("--budget", metavar="TIME", help=f"wall time of everything, such as 90s, 10m, 2h (default: {_BUDGET})")
     text = f"'{{\"{GOAL}\": 475}}': a return that is enough; '{{\"{SECONDS}\": 60}}': seconds of training of a trial (default: from the budget)"
@@ -165,15 +153,8 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
         raise ConfigError(f"{out} holds a search. Resume it (--resume {shlex.quote(str(out))}), or give another --out.")
     for told in renamed(given):
         print(f"raypid: {told}.")
-    return task, plan, out, {"name": name, "command": _repeating(options.argv)}
-
-
-def _repeating(argv: Sequence[str]) -> str:
-    """The command line of a search, for another folder and another name."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    own.add_argument("--out")
-    own.add_argument("--name")
-    return shlex.join(["raypid", *own.parse_known_args(argv)[1]])
+    command = shlex.join(["raypid", *without_options(options.argv, "--out", "--name")])
+    return task, plan, out, {"name": name, "command": command}
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]:

@@ -19,7 +19,6 @@ from raypid.settings.files import OPTIONS
 from raypid.storage import checkpoint
 
 if TYPE_CHECKING:  # `train` alone does without, and starts sooner
-    from raypid.report.panel import Progress
     from raypid.run.run import RunOptions
 
 
@@ -80,8 +79,6 @@ class Agent(Training):
     """Its folder."""
     _fitted_to = 0
     """Its last iteration."""
-    _shown_before: Progress | None = None
-    """What has shown how the agent was built, in the place where the next `fit` goes on."""
 
     def __init__(
         self,
@@ -204,16 +201,12 @@ class Agent(Training):
         )
         check_counts(options)
         folder = self._folder_for(out, overwrite)
-        run = Run(self, options, progress_here(criteria, quiet, self._shown_before), folder)
+        run = Run(self, options, progress_here(criteria, quiet), folder)
         try:
             return run()
         finally:
             if run.has_begun:
                 self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
-
-    def show_in(self, progress: Progress) -> None:
-        """Let the next `fit` go on in the place where `progress` has shown how the agent was built."""
-        self._shown_before = progress
 
     def _note_gap(self, folder: Path) -> None:
         """Say which iterations the folder has no results of, since `train` ran them."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from raypid.outcome import Outcome
-from raypid.phases import Phases
+from raypid.phases import Phases, listening
 from raypid.report.notebook import progress_here
 from raypid.run.agent import Agent, check_counts
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
 from raypid.run.distributed import DistributedAgent
 from raypid.run.reproduce import hints
 from raypid.run.resolve import SettledRun, look, settle, standing
-from raypid.run.run import RunOptions
+from raypid.run.run import Run, RunOptions
 from raypid.run.stopping import already_finished
 from raypid.settings.config import ConfigError
 from raypid.settings.files import OPTIONS
@@ -91,23 +91,31 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
     """
     request = replace(request, is_whole=True)
     progress = progress_here({}, quiet)
-    agent: Agent | DistributedAgent
-    with Phases(progress.working).heard():
+    phases = listening() or Phases()
+    phases.tell = progress.working
+    with phases.heard():
         request = standing(request)
         if _is_distributed(run) and request.resume is None:
-            stop: Mapping[str, object] | None = request.stop
-            agent, counts = _distributed(run, request), request.options
-        else:
-            settled = settle(request)
-            if (done := already_finished(settled)) is not None:
-                progress.note(done[1])
-                return done[0]
-            check_counts(RunOptions(**settled.request.options))  # type: ignore[arg-type]
-            agent, stop, counts = _agent(run, settled), settled.stop, settled.request.options
-            agent.add_notes(*hints(agent, settled, "tuned=True"))
-            agent.show_in(progress)
+            with _distributed(run, request) as program:
+                return program.fit(
+                    request.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **request.options
+                )
+        settled = settle(request)
+        if (done := already_finished(settled)) is not None:
+            progress.note(done[1])
+            return done[0]
+        options = RunOptions(
+            stop=settled.stop,
+            overwrite=request.overwrite,
+            python=request.python,
+            closes_agent=True,
+            **settled.request.options,  # type: ignore[arg-type]
+        )
+        check_counts(options)
+        agent = _agent(run, settled)
+        agent.add_notes(*hints(agent, settled, "tuned=True" if request.python else "--tuned"))
         with agent:
-            return agent.fit(stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
+            return Run(agent, options, progress_here(settled.stop, quiet, progress))()
 
 
 def _is_distributed(run: object) -> bool:

@@ -56,7 +56,10 @@ def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
         if isinstance(stop, str):
             raise ConfigError(f"{option} takes {_FORMS}, or JSON; this is not valid JSON: {shown(stop)}.")
     if isinstance(stop, str) and "=" in stop:
-        return dict(_pair(part, option) for part in stop.split(","))
+        pairs = [_pair(part, option) for part in stop.split(",")]
+        if len(dict(pairs)) < len(pairs):
+            raise ConfigError(f"{option} {shown(stop)} has two values for one criterion: give one of them.")
+        return dict(pairs)
     return stop if isinstance(stop, Mapping) else None
 
 

@@ -311,11 +311,6 @@ def test_places_that_cannot_be_written(refused: Callable[..., str], trained: Pat
             assert "params.json" in refused("plot", "run")
 
 
-def test_more_threads_than_make_sense(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1000000")
-    assert "OMP_NUM_THREADS" in refused(*TRAIN)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(("mode", "words"), [("nan", "not finite"), ("shape", "(3,)")])
 def test_observations_that_do_not_fit(num_workers: int, mode: str, words: str, request: pytest.FixtureRequest) -> None:

@@ -87,8 +87,8 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
     ("words", "answer"),
     [
         (["trian"], "Did you mean 'train'?"),
-        (["PPO"], "`raypid train --run PPO --env NAME`"),
-        (["ppo", "Pendulum-v1", "--lr", "1"], "`raypid train --run PPO --env Pendulum-v1 --lr 1`"),
+        (["PPO"], "An algorithm is named by --run PPO. `raypid train --help` shows"),
+        (["ppo", "Pendulum-v1", "--lr", "1"], "An algorithm is named by --run PPO."),
         (["mine.py"], "An environment is named by --env mine.py."),
         (["train", "file", "cart.yml"], "A file is named by `raypid train -f cart.yml`."),
         (["train", "--env", "CartPole-v1"], "--run PPO is the first to try"),
@@ -107,8 +107,9 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
         (["eval", "a", "--episode", "9"], "Did you mean '--episodes'?"),
         (["plot", "a", "--ouput", "b"], "Did you mean '--out'"),
         (["tune", "--run", "PPO", "--trails", "9"], "Did you mean '--trials'?"),
-        (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5", "--stop", "6"], "--timesteps 5 and --stop give two numbers of steps"),
-        (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5min"], "--timesteps takes a number"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5", "--stop", "6"], "or --stop has another one"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "reward=2,reward=3"], "has two values for one criterion"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5min"], "is no number of environment steps"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "10m"], "M is a million steps"),
     ],
 )  # fmt: skip

@@ -103,10 +103,10 @@ def test_what_is_wrong_with_a_project(project: Path, tmp_path: Path) -> None:
     assert lines[-1] == "raypid: models/custom_model.py of the project cannot be imported."
     model.write_text(text.replace("--entropy_coef", "--lr"))
     done = raypid(copy, "train", *NAMES, *SHORT)
-    assert "Both raypid itself and model custom_model declare --lr: give that of model custom_model" in done.stderr
+    assert "model custom_model: argument --lr: conflicting option string" in done.stderr
     model.write_text(text.replace("--entropy_coef", "--corridor_size"))
     done = raypid(copy, "train", *NAMES, *SHORT)
-    assert "Both environment custom_env and model custom_model declare --corridor-size" in done.stderr
+    assert "model custom_model: argument --corridor-size: conflicting option string" in done.stderr
 
 
 FILES = {file.relative_to(TEMPLATE).as_posix() for file in TEMPLATE.rglob("*") if file.is_file()}
@@ -264,9 +264,7 @@ def test_the_documented_command(capsys: Any) -> None:
 
 def test_run_and_agent_are_one_of_two(capsys: Any) -> None:
     assert main(["train", "--run", "PPO", "--agent_name", "default_agent", "--env", "CartPole-v1"]) == 2
-    assert (
-        "--agent_name default_agent learns by an agent of its own, --run PPO by an algorithm" in capsys.readouterr().err
-    )
+    assert "--run PPO does not go with --agent_name" in capsys.readouterr().err
 
 
 def test_gym_env_takes_an_id(tmp_path: Path, capsys: Any) -> None:

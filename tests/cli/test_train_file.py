@@ -150,8 +150,8 @@ def test_the_examples_can_be_run(shell: Shell) -> None:
         (["--resume", "."], "/experiment.json is damaged"),
         (["-f", "one.yaml", "--env", "CartPol-v1"], "'CartPole-v1'"),
         (["-f", "one.yaml", "--overwrite"], "--overwrite replaces the run in a folder: name it, such as --out runs/a"),
-        (["--dry-run", "--run", "PPO"], "give it, -f FILE"),
-        (["--max-concurrent", "2", "--run", "PPO"], "-f FILE"),
+        (["--dry-run", "--run", "PPO"], "--dry-run has no effect without --file"),
+        (["--max-concurrent", "2", "--run", "PPO"], "no effect without --file or --resume"),
         (
             ["--resume", "planned", "--lr", "1"],
             "planned holds an experiment, which goes on as it was planned: leave --lr out",

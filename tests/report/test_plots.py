@@ -192,8 +192,8 @@ def test_a_run_without_params_or_with_one_point_is_drawn(tmp_path: Path) -> None
 
 def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    plot.add_parser(parser.add_subparsers())
-    return parser.parse_args(["plot", *words])
+    plot.add_options(parser, ["plot"])
+    return parser.parse_args(words)
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -158,7 +158,7 @@ def test_a_person_sees_what_differs_on_one_screen(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*CARTPOLE, "--json"), "--json is for --explain"),
+        ((*CARTPOLE, "--json"), "--json has no effect without --explain"),
         (
             ("-f", "grid.yaml", "--explain"),
             "--explain is for one run, and grid.yaml has several: --dry-run shows them.",
