@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
@@ -35,7 +33,7 @@ from raypid.phases import phase
 from raypid.plugins import project
 from raypid.plugins.arguments import arguments
 from raypid.plugins.extras import need
-from raypid.plugins.modules import apart, entry_name, located, names_file, to_json
+from raypid.plugins.modules import entry_name, located, names_file, to_json
 from raypid.plugins.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.plugins.trust import check_names
 from raypid.report.logger import read_params
@@ -725,22 +723,6 @@ def callbacks_of(entry: object) -> Callbacks | None:
     if entry is not None:
         check_hooks(entry)
     return entry
-
-
-def _short(name: str) -> str:
-    """A name without the folder of its file: "reacher:Reach" for "/envs/reacher.py:Reach"."""
-    if not names_file(name):
-        return name
-    file, attribute = apart(name)
-    return ":".join(filter(None, [Path(file).stem, attribute]))
-
-
-def new_run_folder(run: str, config: Config) -> Path:
-    """The name of a new folder under runs/."""
-    algorithm, env = (re.sub(r"[^\w.-]+", "-", _short(name)).strip("-") for name in (run, entry_name(config.env)))
-    base = f"{algorithm[:80]}_{env[:80]}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
-    names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
-    return next(p for p in names if not p.exists())
 
 
 def without_effect(run: str, config: Config, found: Sample) -> dict[str, str]:
