@@ -51,7 +51,7 @@ from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, descr
 from raypid.storage.checkpoint import Checkpoint
 from raypid.storage.neighbours import refuse_file_name
 from raypid.storage.outputs import ErrorFile
-from raypid.types import Array, Moments, Report, Weights
+from raypid.types import Moments, Report, Weights
 
 if TYPE_CHECKING:
     from raypid.run.explain import Explanation
@@ -95,14 +95,6 @@ def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
         "learner_updates_total": counters["num_updates"],
         "time_total_s": counters["time_total_s"],
     }
-
-
-def _numbers(array: Array) -> list[float]:
-    """The numbers of an array [n] that was saved."""
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ValueError(f"the returns and lengths of episodes are arrays of numbers, not {array.dtype} {array.shape}")
-    numbers: list[float] = array.tolist()
-    return numbers
 
 
 class Training:
@@ -176,12 +168,12 @@ class Training:
         return self.resolved.network
 
     def _begin_counts(self) -> None:
-        self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
+        self.num_saves = self.iteration = self.num_episodes = 0
         self.time_total_s = 0.0
         self.rewards = deque[float](maxlen=EPISODE_WINDOW)
         self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self._updates_lost = 0
-        """Updates lost with learners that `num_updates` no longer has."""
+        self._updates_reported = 0
+        """Updates so far, those included that were lost with a learner afterwards."""
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self.run_end: int | None = None
@@ -221,6 +213,11 @@ class Training:
     def timesteps(self) -> int:
         """Environment steps so far."""
         return self.context.timesteps
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that the learner's state contains."""
+        return self._updates_reported - self.context.losses.counts["updates"]
 
     @property
     def went_on_from(self) -> Path | None:
@@ -410,8 +407,7 @@ class Training:
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
         self.iteration += 1
-        self.num_updates += turn.update.num_updates
-        self._take_back_updates()
+        self._updates_reported += turn.update.num_updates
         for report in turn.reports:
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
@@ -446,12 +442,6 @@ class Training:
         """Let a copy of the learners' state that is asked for from here on know how far the run is."""
         if isinstance(self.context.learner, LearnerGroup):
             self.context.learner.mark = Mark(self._counters(), tuple(self.rewards), tuple(self.lengths))
-
-    def _take_back_updates(self) -> None:
-        """Count no longer what was learnt and has been lost with a learner since this was asked last."""
-        lost = self.context.losses.counts["updates"]
-        self.num_updates -= lost - self._updates_lost
-        self._updates_lost = lost
 
     def _evaluation_seconds(self, reports: list[Report]) -> float | None:
         """Estimated seconds of an evaluation, from the length of training episodes and the workers' speed; None if unknown."""
@@ -621,7 +611,6 @@ class Training:
         learner = self.context.learner
         asked = learner.submit(Learner.state_dict), learner.submit(Learner.weights)  # one round trip for both
         learnt, weights = self.backend.get(asked[0]), self.backend.get(asked[1])
-        self._take_back_updates()
         state: dict[str, object] = {
             "learner": learnt,
             "workers": {str(i): w for i, w in workers.items()},
@@ -729,8 +718,8 @@ class Training:
             learnt, workers = state["learner"], dict(state["workers"])
             r = state.get("returns")  # older ones have none
             returns = None if r is None else Moments.from_arrays(r, size=1)
-            rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
-            whole_lengths = [int(length) for length in lengths]
+            rewards = [float(reward) for reward in state["episodes"]["rewards"]]
+            lengths = [int(length) for length in state["episodes"]["lengths"]]
             if (algorithm := manifest["algorithm"]) != self.run:
                 raise ConfigError(
                     f"{folder} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}: raypid.Agent.from_checkpoint makes one that fits."
@@ -739,7 +728,7 @@ class Training:
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
-        self._go_on_from(Mark(counters, rewards, whole_lengths))
+        self._go_on_from(Mark(counters, rewards, lengths))
         if run_end := counters.get("run_end"):
             self.end_schedules(run_end)
         self._slow_down(int(counters.get("rollbacks", 0)))
@@ -747,9 +736,8 @@ class Training:
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
         if self.context.replay is not None:
-            self.context.replay.episodes = max(
-                self.num_episodes, self.num_updates
-            )  # an update shows that the warm-up is over
+            # an update shows that the warm-up is over
+            self.context.replay.episodes = max(self.num_episodes, self.num_updates)
             self.context.replay.returns = self.context.replay.returns if returns is None else returns
         if self.replay_restored and manifest["format_version"] < 2:
             self.notes.append(
@@ -771,8 +759,8 @@ class Training:
         """Go on counting from here."""
         counters = mark.counters
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
-        self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
-        self._updates_lost = self.context.losses.counts["updates"]
+        self.num_episodes = int(counters["num_episodes"])
+        self._updates_reported = int(counters["num_updates"]) + self.context.losses.counts["updates"]
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 
@@ -836,8 +824,7 @@ class Training:
         """
         if self._closed:
             raise RuntimeError(
-                "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint. To act only: "
-                "raypid.load_policy(folder)."
+                "This agent is closed. Agent.from_checkpoint builds a new one that goes on; raypid.load_policy(folder) only acts."
             )
 
     def __enter__(self: A) -> A:
