@@ -427,7 +427,6 @@ def _train(options: argparse.Namespace, run: SettledRun) -> int:
     from raypid.report.panel import make_progress
     from raypid.run.agent import Agent
     from raypid.run.reproduce import hints
-    from raypid.run.resolve import look
     from raypid.run.run import Run, RunOptions
     from raypid.runtime.resources import ResourceError
 
@@ -436,7 +435,7 @@ def _train(options: argparse.Namespace, run: SettledRun) -> int:
     if (phases := listening()) is not None:
         phases.tell = progress.working
     try:
-        agent = Agent.resumed(run) if run.saved is not None else Agent(look(run))
+        agent = Agent.of(run)
     except ResourceError as error:
         if not error.fits or run.saved is not None:
             raise

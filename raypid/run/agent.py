@@ -36,19 +36,6 @@ class _DefaultConfig:
         return ALGORITHMS.get(owner.algorithm).Config().to_dict()
 
 
-def _check_registry(registry: Registries | None) -> None:
-    """Check that it is this process's own.
-
-    Raises:
-        ConfigError: it is another object.
-    """
-    if registry is not None and registry is not get_registry():
-        raise ConfigError(
-            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
-            "its kin; what is registered in this process is found without a registry too."
-        )
-
-
 class Agent(Training):
     """An algorithm and an environment, ready to train.
 
@@ -97,7 +84,8 @@ class Agent(Training):
         if len(given) == 1 and isinstance(given[0], ResolvedRun):
             super().__init__(given[0])
             return
-        _check_registry(registry)
+        if registry not in (None, get_registry()):
+            raise ConfigError(f"registry takes what raypid.get_registry() returns, not {shown(registry)}.")
         name = self._algorithm(given, run)
         given = given if run is not None or self.algorithm is not None else given[1:]
         super().__init__(resolve(request_of(name, given, config, settings, out=out, tuned=tuned)))
@@ -136,16 +124,16 @@ class Agent(Training):
             UntrustedError: it names code that may not be imported.
         """
         request = request_of(cls.algorithm, (), config, settings, out=out, trust=trust)
-        return cls.resumed(settle(replace(request, resume=Path(path))))
+        return cls.of(settle(replace(request, resume=Path(path))))
 
     @classmethod
-    def resumed(cls: type[A], run: SettledRun) -> A:
-        """The agent of a run that goes on from a checkpoint; errors as `from_checkpoint`."""
+    def of(cls: type[A], run: SettledRun) -> A:
+        """The agent of a run, which may go on from a checkpoint; errors as `from_checkpoint`."""
         try:
             return cls(look(run))
         except NotJoined as error:
-            assert run.saved is not None
-            if "address" in run.request.settings or run.saved.manifest["config"].get("address") is None:
+            before = {} if run.saved is None else run.saved.manifest["config"]
+            if "address" in run.request.settings or before.get("address") is None:
                 raise
             raise NotJoined(
                 f"{error} That is where this run was: address='local' goes on with Ray on this machine, with fit=True too if it is "

@@ -56,20 +56,11 @@ class RunProgram(Program, Protocol):
     """Most trajectories at a time that are being collected, waiting or being learned from."""
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """What `assemble` built."""
-
-    run: ResolvedRun
-    """The run with what was changed to make it fit, and what goes where."""
-    context: Context
-    evaluations: Evaluations
-    notes: list[str]
-    """What the user should know of how it was placed."""
-
-
-def assemble(run: ResolvedRun) -> System:
+def assemble(run: ResolvedRun) -> tuple[ResolvedRun, Context, Evaluations, list[str]]:
     """Build the roles of a run: workers, learner, evaluator.
+
+    Returns the run with what was changed to make it fit and what goes where; its roles; its evaluations; what the user should know of how
+    it was placed.
 
     Raises:
         ConfigError, ResourceError: it does not fit; nothing has started then.
@@ -103,7 +94,7 @@ def assemble(run: ResolvedRun) -> System:
         local, node = backend.name == "local", run.plan.place("evaluator").node
         parallel = config.evaluation_parallel if local else run.plan.at["evaluator"]
         evaluations = Evaluations(config, context, spec, parallel=bool(parallel), node=node)
-        return System(run, context, evaluations, notes)
+        return run, context, evaluations, notes
     except BaseException:
         backend.shutdown()
         raise
@@ -112,6 +103,9 @@ def assemble(run: ResolvedRun) -> System:
 def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec) -> RolloutSpec:
     """What the workers are made from, without callbacks."""
     idle = {**config.idle(), **idle_settings(config, network)}
+    returns = None
+    if isinstance(config, OffPolicyConfig) and config.normalize_rewards:  # the learners of other algorithms see to that
+        returns = DiscountedReturns(config.gamma, config.reward_scale, config.reward_clip)
     return RolloutSpec(
         env=replace(env_spec_of(config), staggers=algorithm.staggers),
         network=network,
@@ -122,7 +116,7 @@ def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec
         noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
         max_crashes=config.max_restarts,
         record_memory=algorithm.flow == "replay" and bool(network.memory),
-        returns=_returns(config),
+        returns=returns,
         networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
     )
 
@@ -139,13 +133,6 @@ def _copied(callbacks: Callbacks | None) -> Callbacks | None:
         raise ConfigError(
             f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}. Open files and connections in on_start."
         ) from error
-
-
-def _returns(c: Config) -> DiscountedReturns | None:
-    """What workers say of returns: the rewards of replay are divided by their deviation, others' learners see to that."""
-    if not (isinstance(c, OffPolicyConfig) and c.normalize_rewards):
-        return None
-    return DiscountedReturns(c.gamma, c.reward_scale, c.reward_clip)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,7 @@ def algorithm_of(run: object) -> str:
     if isinstance(run, type) and hasattr(run, "Config"):
         if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
             raise ConfigError(
-                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.settings.config.Config or of another algorithm's "
-                f"Config, not {shown(run.Config)}."
+                f"{run.__name__}.Config must be a dataclass of settings: a subclass of raypid.settings.config.Config."
             )
         if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:
             ALGORITHMS.add(run.__name__, run)

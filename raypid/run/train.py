@@ -15,7 +15,7 @@ from raypid.run.agent import Agent, check_counts
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
 from raypid.run.distributed import DistributedAgent
 from raypid.run.reproduce import hints
-from raypid.run.resolve import SettledRun, look, settle, standing
+from raypid.run.resolve import settle, standing
 from raypid.run.run import RunOptions
 from raypid.run.stopping import already_finished
 from raypid.settings.config import ConfigError
@@ -103,7 +103,8 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
                 progress.note(done[1])
                 return done[0]
             check_counts(RunOptions(**settled.request.options))  # type: ignore[arg-type]
-            agent, stop, counts = _agent(run, settled), settled.stop, settled.request.options
+            cls = run if inspect.isclass(run) and issubclass(run, Agent) else Agent
+            agent, stop, counts = cls.of(settled), settled.stop, settled.request.options
             agent.add_notes(*hints(agent, settled, "tuned=True"))
             agent.show_in(progress)
         with agent:
@@ -112,12 +113,6 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
 
 def _is_distributed(run: object) -> bool:
     return inspect.isclass(run) and issubclass(run, DistributedAgent)
-
-
-def _agent(run: object, settled: SettledRun) -> Agent:
-    """Build the agent, of the class that was given or of Agent."""
-    cls = run if inspect.isclass(run) and issubclass(run, Agent) else Agent
-    return cls.resumed(settled) if settled.saved is not None else cls(look(settled))
 
 
 def _distributed(run: Any, request: RunRequest) -> DistributedAgent:

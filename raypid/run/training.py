@@ -121,16 +121,15 @@ class Training:
         program = resolved.request.program
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(resolved)
-        self.resolved, self.context, self.evaluations = system.run, system.context, system.evaluations
+        self.resolved, self.context, self.evaluations, notes = assemble(resolved)
         """The run as it was resolved: the only settings that are in force."""
         self.observation_space, self.action_space = resolved.sample.observation_space, resolved.sample.action_space
         """Of one environment, as it gives and takes them."""
-        self.backend = system.context.backend
+        self.backend = self.context.backend
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
         given = resolved.request.settings
-        self.notes = [*system.notes, *renamed(given), *resolved.notes]
+        self.notes = [*notes, *renamed(given), *resolved.notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.storage.changes`)."""
