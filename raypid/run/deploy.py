@@ -139,15 +139,9 @@ def check_video(out: Path) -> None:
     """Check that a video can be written to `out`, before any episode is played.
 
     Raises:
-        UserError: imageio is not installed, the ending is not that of a video, it is a folder, or it lies in a folder that is not there
-            and whose parent is not there either, as where the name is mistyped or an address.
+        UserError: imageio is not installed, the ending is not that of a video, the file cannot be written, or it lies in a folder that is
+            not there and whose parent is not there either, as where the name is mistyped or an address.
     """
-    if not out.name:
-        raise UserError("--video takes the name of a file that ends in .mp4 or .gif, such as film.mp4.")
-    if os.path.isdir(out):
-        raise UserError(
-            f"--video takes the name of a file; {shown(str(out))} is a folder: {shown(str(out / 'film.mp4'))} lies in it."
-        )
     if out.suffix.lower() not in VIDEOS:
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
     if not os.path.exists(out.parent.parent):
