@@ -217,17 +217,13 @@ def _check_beside_resume(request: RunRequest, folder: Path) -> None:
     Raises:
         ConfigError: names the two options.
     """
-    resume = f"resume={str(folder)!r}"
-    if request.out is not None and request.out != folder:
-        raise ConfigError(
-            f"Give {resume} or out={str(request.out)!r}, not both: a resumed run goes on in its own folder."
-        )
-    if request.overwrite:
-        raise ConfigError(f"Give {resume}, which goes on with a run, or overwrite=True, which replaces it: not both.")
-    if request.tuned:
-        raise ConfigError(
-            f"tuned={request.tuned!r} is for new runs: {resume} goes on with the saved settings and those given beside it."
-        )
+    others = {
+        f"out={str(request.out)!r}: a resumed run goes on in its own folder": request.out not in (None, folder),
+        "overwrite=True, which replaces it": request.overwrite,
+        f"tuned={request.tuned!r}: a resumed run goes on with its own settings and those given beside it": request.tuned,
+    }
+    for other in (text for text, given in others.items() if given):
+        raise ConfigError(f"resume={str(folder)!r} goes on with a run, and does not go with {other}.")
 
 
 def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
@@ -386,9 +382,8 @@ def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: 
 
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
     """The algorithm's settings in force without a look at the environment; errors as `resolve`."""
-    return settle(
-        RunRequest(run=run, settings=overlay({}, settings), recorded=overlay(below or {}, {}), stop={})
-    ).config
+    request = RunRequest(run=run, settings=overlay({}, settings), recorded=overlay(below or {}, {}), stop={})
+    return settle(request).config
 
 
 def _settings(request: RunRequest, name: str) -> SettledRun:
@@ -548,7 +543,11 @@ def _by_environment(
     """Choose, where the settings leave it open, whether observations are normalised, and what else a look at the environment decides."""
     chosen: dict[str, tuple[object, str]] = {}
     name = "normalize_observations"
-    if config.normalize_observations is None and name not in idle:
+
+    def is_open(name: str) -> bool:
+        return attrgetter(name)(config) is None
+
+    if is_open(name) and name not in idle:
         why = beyond_plain(first.observation_space, network.pipeline)
         chosen[name] = (bool(why), why or "no large numbers in observations")
         if why:
@@ -558,20 +557,18 @@ def _by_environment(
                 chosen[name] = (False, "other settings forbid it")
     as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
     long = algorithm.where_long if as_they_are and first.time_limit in LONG_EPISODES else {}
-    if all(attrgetter(name)(config) is None for name in tuple(long)[:1]):
+    if all(map(is_open, tuple(long)[:1])):
         why = f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"
-        chosen |= {name: (value, why) for name, value in long.items() if attrgetter(name)(config) is None}
+        chosen |= {name: (value, why) for name, value in long.items() if is_open(name)}
     why = f"no episode terminates within {LOOK} random steps"
-    if first.terminates is False:
-        for name, value in algorithm.where_endless.items():
-            if name not in idle and attrgetter(name)(config) is None:
-                chosen[name] = (value, why)
+    endless = algorithm.where_endless if first.terminates is False else {}
+    chosen |= {name: (value, why) for name, value in endless.items() if name not in idle and is_open(name)}
     streams: Mapping[str, object] = {}
     # a memory's gradients reach back over a whole fragment
-    is_open = not network.memory and all(attrgetter(name)(config) is None for name in algorithm.where_native)
-    if is_open and first.terminates is False and first.step_s < FAST_S:
+    may_choose = not network.memory and all(map(is_open, algorithm.where_native))
+    if may_choose and first.terminates is False and first.step_s < FAST_S:
         streams, why = algorithm.where_fast, f"{why}, and a step takes under {1000 * FAST_S:g} ms"
-    elif is_open and algorithm.where_native and is_native(env_spec_of(config)):
+    elif may_choose and algorithm.where_native and is_native(env_spec_of(config)):
         streams, why = algorithm.where_native, "environments step as one vector"
     return chosen | {name: (value, why) for name, value in streams.items()}
 
@@ -619,15 +616,6 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     observation, action, first = found.observation_space, found.action_space, found.first
-    if algorithm.own_model and (
-        c.model.network == "auto" or (c.model.network not in NETWORKS and ":" not in c.model.network)
-    ):
-        models = [name for name in NETWORKS.names() if is_model(name)]
-        given = "" if c.model.network == "auto" else f", not {c.model.network!r}"
-        raise ConfigError(
-            f"{run} trains a whole model: model.network takes {', '.join(models)}, or 'module:Class'{given}. `raypid list models` "
-            "shows them; raypid.register_model adds one."
-        )
     normalize = bool(c.normalize_observations)
     network = build_spec(
         observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize, first=first, like=like
@@ -637,9 +625,10 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
             f"model.network {network.network!r} is a whole model, which learns by itself: run CustomModel, not {run}."
         )
     if algorithm.own_model and network.head != "model":
+        models = [name for name in NETWORKS.names() if is_model(name)]
         raise ConfigError(
-            f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
-            f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
+            f"{run} trains a whole model: model.network takes {', '.join(models)}, or 'module:Class', not {c.model.network!r}. "
+            "`raypid list models` shows them; raypid.register_model adds one."
         )
     if why := algorithm.wants_torch(c, network):
         need({"torch": why})
