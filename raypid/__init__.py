@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raypid.check.check import check_env as check_env
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
+    from raypid.errors import UserError as UserError
     from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
     from raypid.outcome import Outcome as Outcome
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from raypid.run.distributed import DistributedAgent as DistributedAgent
     from raypid.run.distributed import DistributedWrapper as DistributedWrapper
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
+    from raypid.run.events import Listener as Listener
     from raypid.run.setup import setup as setup
     from raypid.run.train import train as train
 
@@ -56,9 +58,11 @@ _LAZY = {
     "DistributedWrapper": "raypid.roles.actor:DistributedWrapper",
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
+    "Listener": "raypid.run.events:Listener",
     "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
     "check_env": "raypid.check.check:check_env",
     "Outcome": "raypid.outcome:Outcome",
+    "UserError": "raypid.errors:UserError",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
     "load_project": "raypid.plugins.project:load_project",

@@ -203,18 +203,12 @@ class Agent(Training):
         """Let the next `fit` go on in the place where `progress` has shown how the agent was built."""
         self._shown_before = progress
 
-    def _note_gap(self, folder: Path) -> None:
-        """Say which iterations the folder has no results of, since `train` ran them."""
-        if folder == self._fitted and self.iteration > self._fitted_to:
-            self.notes.append(
-                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
-            )
-
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
         """The folder of a `fit`; notes results that it will lack.
 
         Raises:
-            ConfigError: it holds another run, or what `overwrite` must not replace.
+            ConfigError: it holds another run, or what `overwrite` must not replace; or it is this agent's, and has gone on further than
+                the checkpoint that this agent has restored.
         """
         from raypid.run.folder import check_folder
 
@@ -222,30 +216,24 @@ class Agent(Training):
         if folder is None:
             check_folder(None, resume=False, overwrite=overwrite)
             return self.default_out()
-        if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
+        saved, checkpoints = self._last_save, (folder / "checkpoints").absolute()
+        goes_on = saved is not None and saved.parent.absolute() == checkpoints
+        if goes_on and overwrite:
             raise ConfigError(
                 f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
             )
-        if overwrite or not self._is_own(folder):
-            check_folder(folder, resume=False, overwrite=overwrite)
-        self._note_gap(folder)
-        return folder
-
-    def _is_own(self, folder: Path) -> bool:
-        """Whether the run in the folder is this agent's, which goes on with it.
-
-        Raises:
-            ConfigError: it is, but has gone on further than the checkpoint that this agent has restored.
-        """
-        if self._last_save is None or self._last_save.parent.absolute() != (folder / "checkpoints").absolute():
-            return folder == self._fitted
-        newest = checkpoint.latest(folder / "checkpoints")
-        if newest is not None and newest.name != self._last_save.name:
+        newest = checkpoint.latest(checkpoints)
+        if goes_on and saved is not None and newest is not None and newest.name != saved.name:
             raise ConfigError(
-                f"{folder} goes on to {newest.name}, this agent goes on from {self._last_save.name}: choose another out, or "
+                f"{folder} goes on to {newest.name}, this agent goes on from {saved.name}: choose another out, or "
                 f"raypid.train(resume={str(folder)!r})."
             )
-        return True
+        if overwrite or not (goes_on or folder == self._fitted):
+            check_folder(folder, resume=False, overwrite=overwrite)
+        if folder == self._fitted and self.iteration > self._fitted_to:
+            after, last = self._fitted_to, self.iteration
+            self.add_notes(f"{folder} has no results of iterations after {after} and up to {last}: train() ran them.")
+        return folder
 
 
 def check_counts(options: RunOptions) -> None:

@@ -76,30 +76,6 @@ class RunOptions:
     """Close the agent at the end, before the summary says how long everything took."""
 
 
-class SaveSchedule:
-    """When a run writes checkpoints: by steps, by iterations, or by time."""
-
-    def __init__(self, options: RunOptions, timesteps: int) -> None:
-        self.options, self._saved_at = options, time.monotonic()
-        self.saved_iteration = -1
-        """That of the newest checkpoint of this run."""
-        self._periods = timesteps // (options.checkpoint_steps or sys.maxsize)
-
-    def is_due(self, agent: Training) -> bool:
-        """Whether to save after this iteration. Called after each."""
-        if (every := self.options.checkpoint_steps) is not None:
-            before, self._periods = self._periods, agent.timesteps // (every or sys.maxsize)
-            return self._periods > before
-        if self.options.checkpoint_interval:
-            return agent.iteration % self.options.checkpoint_interval == 0
-        wait_s = SAVE_SECONDS if self.saved_iteration >= 0 else FIRST_SAVE_SECONDS
-        return time.monotonic() - self._saved_at > wait_s
-
-    def note_saved(self, iteration: int) -> None:
-        """Count from this checkpoint on."""
-        self._saved_at, self.saved_iteration = time.monotonic(), iteration
-
-
 class Run(Listener):
     """Trains an agent until a stop criterion is met or Ctrl-C ends it, and writes the run's folder: by default the agent's."""
 
@@ -117,7 +93,9 @@ class Run(Listener):
         self.remarks = Remarks(agent, progress, self.stop, known.open, self.best, options.python)
         again = "Interrupting again" if self.remarks.notebook else "Ctrl-C again"
         self.interrupts = Interrupts(lambda: agent.request_stop("interrupted"), progress.message, again, options.python)
-        self._saving = SaveSchedule(options, agent.timesteps)
+        self._saved_at, self._saved_iteration = time.monotonic(), -1
+        """When the newest checkpoint of this run was written, or the run began; its iteration."""
+        self._save_periods = agent.timesteps // (options.checkpoint_steps or sys.maxsize)
         self._rollbacks = agent.rollbacks
         self.has_begun = self._broke_off = False
 
@@ -127,7 +105,10 @@ class Run(Listener):
         One that goes on and has reached its end already is left as it is: a command that a machine repeats changes nothing.
         """
         if reached := self.reached():
-            return self._left_alone(reached)
+            agent, python = self.agent, self.options.python
+            outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=python)
+            self.progress.note(said)
+            return outcome
         with lock_folder(self.folder):
             if self.options.overwrite:
                 clear_folder(self.folder)
@@ -159,7 +140,7 @@ class Run(Listener):
             self.reason = self._reason(result) or self.reason
         self._log(result)
         self.progress.update(result)
-        if not self.reason and (self._saving.is_due(agent) or agent.control.take_save()):
+        if not self.reason and (self._is_save_due() or agent.control.take_save()):
             self.write_checkpoint(result)
 
     # -- for those who do not run it by one call ---------------------------------------------------------------------
@@ -250,13 +231,6 @@ class Run(Listener):
             f"{entry_name(agent.config.env)} do not end, set time_limit."
         )
 
-    def _left_alone(self, reached: str) -> Outcome:
-        """Say that there is nothing to do. Nothing is written."""
-        agent, python = self.agent, self.options.python
-        outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=python)
-        self.progress.note(said)
-        return outcome
-
     def _close(self, play: bool = True) -> Path | None:
         """Save, and play the final episodes; returns the checkpoint."""
         saved = self._finish(self.result)
@@ -270,7 +244,7 @@ class Run(Listener):
             return None
         if self._broke_off and not self._falls_back():
             return self.newest
-        if self._saving.saved_iteration != self.agent.iteration:
+        if self._saved_iteration != self.agent.iteration:
             self.write_checkpoint(result, patience_s=RESCUE_S if self._broke_off else None)
         if gone_back := self._note_gone_back():
             self.progress.message(gone_back)
@@ -350,14 +324,12 @@ class Run(Listener):
 
     def _rescue(self, ending: Exception) -> str:
         """Save what was learnt before the error `ending` ends the run, and write it down; returns what to say of that."""
-        saved = ""
         if isinstance(ending, Diverged):  # it says itself what there is
             self.agent.keep_evidence(ending)
         self._renew_record()
         unwritten = self._write_error(ending)
-        if not isinstance(ending, Diverged):
-            saved = self._save_after(ending)
-        return " ".join(filter(None, [saved, unwritten]))
+        saved = "" if isinstance(ending, Diverged) else self._save_after(ending)
+        return f"{saved} {unwritten}".strip()
 
     def _save_after(self, ending: Exception) -> str:
         """Save what was learnt; returns what was saved and how to go on."""
@@ -426,7 +398,17 @@ class Run(Listener):
         agent.save(parent, score=result.get(EVALUATION) if same_weights else None, patience_s=patience_s)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
-        self._saving.note_saved(agent.iteration)
+        self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
+
+    def _is_save_due(self) -> bool:
+        """Whether to write a checkpoint after this iteration: by steps, by iterations, or by time. Called after each."""
+        if (every := self.options.checkpoint_steps) is not None:
+            before, self._save_periods = self._save_periods, self.agent.timesteps // (every or sys.maxsize)
+            return self._save_periods > before
+        if self.options.checkpoint_interval:
+            return self.agent.iteration % self.options.checkpoint_interval == 0
+        wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
+        return time.monotonic() - self._saved_at > wait_s
 
     def _params(self) -> dict[str, object]:
         """What params.json has: settings in force, algorithm, end, what is saved when as far as it was said, and what has changed."""
