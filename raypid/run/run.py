@@ -96,7 +96,6 @@ class Run(Listener):
         self._saved_at, self._saved_iteration = time.monotonic(), -1
         """When the newest checkpoint of this run was written, or the run began; its iteration."""
         self._save_periods = agent.timesteps // (options.checkpoint_steps or sys.maxsize)
-        self._rollbacks = agent.rollbacks
         self.has_begun = self._broke_off = False
 
     def __call__(self) -> Outcome:
@@ -132,8 +131,6 @@ class Run(Listener):
             raise UserError(
                 f"{type(agent).__name__}.train() returned {shown(result)}; it returns the result of an iteration, as super().train() does."
             )
-        if agent.rollbacks > self._rollbacks:
-            self._rewind()
         self.reason = self._reason(result)
         self.remarks.look_at(result)
         if self.reason and self._last_evaluation(result):
@@ -199,7 +196,10 @@ class Run(Listener):
         self.progress.message(text)
 
     def on_rollback(self, iteration: int, text: str) -> None:
+        """Drop the results after the checkpoint that training went back to, as a resumed run does."""
         self.progress.message(text)
+        self._logger.close()
+        self._logger = self._open_files(iteration)
 
     def on_evaluation(self, played: Played) -> None:
         self.best.offer(played, self.agent)
@@ -445,12 +445,6 @@ class Run(Listener):
         if self.reason:
             self._logger.check()
 
-    def _rewind(self) -> None:
-        """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
-        self._rollbacks = self.agent.rollbacks
-        self._logger.close()
-        self._logger = self._open_files(self.agent.iteration - 1)
-
     def _renew_record(self) -> None:
         """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
         if (self.folder / RESULTS).exists() or (self.folder / PARAMS).exists():
@@ -467,17 +461,14 @@ class Run(Listener):
         if self.interrupts.number or EVALUATION in result:
             return False
         decides = self.best.score is None or EVALUATION in self.stop
-        patience_s = math.inf if decides else BRIEFLY_S
         evaluations, interrupted = self.agent.evaluations, self.interrupts.any
-        self._add_evaluation(result, evaluations.finish(patience_s, interrupted))
+        played = evaluations.finish(math.inf if decides else BRIEFLY_S, interrupted)
         if self._owes_evaluation() and not interrupted():
-            self._add_evaluation(result, evaluations.newest(self.agent.iteration, interrupted))
-        return EVALUATION in result
-
-    def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
+            played = evaluations.newest(self.agent.iteration, interrupted) or played
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
             result["lost/env_crashes"] = self.agent.num_crashes
+        return played is not None
 
     def _owes_evaluation(self) -> bool:
         """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""
