@@ -361,9 +361,7 @@ class Training:
             good = self.backend.get(self.context.weights.newest)
             error.kept = write_post_mortem(self.out, error, about, lambda place: self.write_policy(place, good))
         if self.rollbacks:
-            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
-            start = f" At the start, {rates}." if rates else ""
-            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
+            error.kept += f" Rollbacks before: {self.rollbacks}."
 
     def _roll_back(self) -> None:
         """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
@@ -405,7 +403,6 @@ class Training:
 
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
-        self.iteration += 1
         self._updates_reported += turn.update.num_updates
         for report in turn.reports:
             self.rewards.extend(report.episode_rewards)
@@ -413,11 +410,8 @@ class Training:
             self.num_episodes += len(report.episode_rewards)
             self.context.count_crashes(report.crashes, f"worker {report.worker_index}")
         before = time.perf_counter()
-        try:
-            played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
-        except Exception:
-            self.uncount_iteration()
-            raise
+        played = self.evaluations.turn(self.iteration + 1, self._evaluation_seconds(turn.reports))
+        self.iteration += 1  # not if the evaluation raised: the iteration has no result then
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
