@@ -69,6 +69,8 @@ from raypid.types import Weights
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 Choices: TypeAlias = Mapping[str, tuple[object, str]]
 """Settings that were left open -> the value that raypid chooses, and why."""
+_BEGINS_FROM = ("init_from", "weights_file")
+"""Settings that say where a new run begins."""
 S = TypeVar("S", bound="SettledRun")
 LONG_EPISODES = range(501, 1_001)
 """Time limits, in steps, at which settings take the values of `where_long`."""
@@ -208,7 +210,7 @@ def _in_out(request: RunRequest) -> RunRequest:
     if not has_checkpoint and not RunFolder(request.out).is_run:
         return replace(request, resume=None)
     request = replace(request, resume=request.out, tuned=False)
-    return request.without_beginning() if has_checkpoint else request
+    return replace(request, settings=request.settings.without(*_BEGINS_FROM)) if has_checkpoint else request
 
 
 def _check_beside_resume(request: RunRequest, folder: Path) -> None:
@@ -243,26 +245,34 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     if checkpoint.latest(folder / "checkpoints") is not None:
         return None
     file = read_run(folder / PARAMS)
-    trusted = request.trust or has_signature(PARAMS, params)
-    check_names(folder, {"algorithm": file.run}, trusted=trusted, given={"algorithm": request.run or ""})
-    _check_algorithm(folder, file.run, request.run)
+    is_signed = has_signature(PARAMS, params)
+    _check_algorithm(folder, file.run, request, is_signed=is_signed)
     names = overlay(file.recorded, request.settings)
     where = {key: value for key, value in names.items() if canonical(key) in ("backend", "num_workers")}
     if not Config().replace(where).on_ray:
         names = names.without("address")  # nothing will be joined
-    check_names(folder, names, trusted=trusted, given=request.settings)
+    check_names(folder, names, trusted=request.trust or is_signed, given=request.settings)
     steps = RunFolder(folder, tolerant=True).steps_reached
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
     return replace(file, stop=params["stop"], notes=(note,), is_begun=True)
 
 
-def _check_algorithm(folder: Path, held: str | None, asked: str | None) -> None:
-    """Refuse to go on with a run of the algorithm `held` as one of `asked`, if that is given.
+def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
+    """The algorithm of a checkpoint; errors as `_check_algorithm`."""
+    _check_algorithm(folder, saved.manifest["algorithm"], request, is_signed=saved.manifest["signed"])
+    return saved.manifest["algorithm"]
+
+
+def _check_algorithm(folder: Path, held: str | None, request: RunRequest, *, is_signed: bool) -> None:
+    """Check that a run of the algorithm `held` may go on as what is asked for.
 
     Raises:
-        ConfigError
+        UntrustedError: it may not be imported.
+        ConfigError: another one is asked for.
     """
+    asked, trusted = request.run, request.trust or is_signed
+    check_names(folder, {"algorithm": held}, trusted=trusted, given={"algorithm": asked or ""})
     if asked and asked != held:
         raise ConfigError(
             f"{folder} holds a run of {held}, not of {asked}: leave the algorithm out (raypid.Agent takes any), and the run goes on with its own."
@@ -276,7 +286,6 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     saved = checkpoint.open_checkpoint(folder)
     manifest = saved.manifest
     name = saved_algorithm(folder, saved, request)
-    _check_algorithm(folder, name, request.run)
     below = Given({**manifest["config"], "init_from": None}, "resume", str(folder))
     config: Config = ALGORITHMS.get(name).Config().replace(overlay(below, given))
     names = config.to_dict()
@@ -289,10 +298,8 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
             f"{folder} was trained by {program}, which has its own run and update: build one in Python, call restore({str(folder)!r}) "
             "and then train."
         )
-    if any(given.get(name) is not None for name in ("init_from", "weights_file")):
-        raise ConfigError(
-            "init_from has no effect here: the checkpoint's weights are those that training goes on with."
-        )
+    if any(given.get(name) is not None for name in _BEGINS_FROM):
+        raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
     params: Mapping[str, object] = read_params(folder) if request.is_whole else {}
     stop = params.get("stop")
     before = RunRequest(
@@ -302,27 +309,29 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     return replace(whole, settings=given, recorded=below, stop=whole.stop or ({} if request.is_whole else None)), saved
 
 
-def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
-    """The algorithm of a saved run, which may be imported.
+def _new(request: RunRequest) -> RunRequest:
+    """Name what a new run cannot do without, and lay tuned settings below if they are asked for.
 
     Raises:
-        UntrustedError: it may not.
+        ConfigError: something is missing; or both tuned settings and all those of a run are given, of which nobody could say which
+            should win.
     """
-    trusted, name = request.trust or saved.manifest["signed"], saved.manifest["algorithm"]
-    check_names(folder, {"algorithm": name}, trusted=trusted, given={"algorithm": request.run or ""})
-    return name
-
-
-def _new(request: RunRequest) -> RunRequest:
-    """Name what a new run cannot do without, and lay tuned settings below if they are asked for."""
     if request.run is None:
         raise ConfigError(
             "Name the algorithm: run='PPO' is the first to try (`raypid list agents` shows all); or an agent and a model."
         )
-    if overlay(request.recorded, request.settings).get("env") is None:
+    env = overlay(request.recorded, request.settings).get("env")
+    if env is None:
         raise ConfigError("Name the environment: env='CartPole-v1' (`raypid list envs` shows what there is).")
-    below = with_tuned(request.run, request.tuned, request.recorded, request.settings)
-    return replace(request, recorded=below)
+    if not request.tuned:
+        return request
+    if request.recorded:
+        raise ConfigError(
+            "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
+            "with tuned settings repeats with them.)"
+        )
+    about = request.tuned if isinstance(request.tuned, str) else f"{request.run} on {entry_name(env)}"
+    return replace(request, recorded=Given(tuned_settings(request.run, env, request.tuned), "tuned", about))
 
 
 def _notes(request: RunRequest) -> tuple[str, ...]:
@@ -332,8 +341,7 @@ def _notes(request: RunRequest) -> tuple[str, ...]:
     if not (request.recorded and request.is_whole and not request.is_begun and ends and is_none(interval)):
         return request.notes
     note = (
-        "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
-        "would not."
+        "Evaluations go by the clock: this run may end at another step than before, unless evaluation_interval is set."
     )
     return (*request.notes, note)
 
@@ -357,24 +365,6 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
             f"There are no tuned settings for {run} on {entry_name(env)}; there are for {', '.join(known) or 'none'}."
         )
     return dict(found)
-
-
-def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
-    """The settings below those given: tuned ones if they are asked for.
-
-    Raises:
-        ConfigError: both tuned settings and all those of a run, of which nobody could say which should win.
-    """
-    if tuned in (False, None):
-        return overlay(below, {})
-    if below:
-        raise ConfigError(
-            "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
-            "with tuned settings repeats with them.)"
-        )
-    env = given.get("env")
-    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
-    return Given(tuned_settings(run, env, tuned), "tuned", about)
 
 
 # -- settings ------------------------------------------------------------------------------------------------------

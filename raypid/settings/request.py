@@ -11,9 +11,6 @@ from raypid.plugins.registry import ALGORITHMS
 from raypid.settings.config import Given, Source, by_our_names, overlay
 from raypid.settings.stops import read_stop
 
-_BEGINS_FROM = ("init_from", "weights_file")
-"""Settings that say where a new run begins."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
@@ -76,10 +73,6 @@ class RunRequest:
         said = {"run": self.run, "stop": self.stop, "out": self.out, **self.options}
         origins = {name: Source(kind, detail, value) for name, value in said.items() if value is not None}
         return replace(self, origins=origins)
-
-    def without_beginning(self) -> RunRequest:
-        """Return the same request without what only the beginning of a run needs: tuned settings, weights to start from."""
-        return replace(self, settings=self.settings.without(*_BEGINS_FROM), tuned=False)
 
 
 def join(*requests: RunRequest) -> RunRequest:
