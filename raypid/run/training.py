@@ -112,7 +112,10 @@ class Training:
 
     def __init__(self, resolved: ResolvedRun) -> None:
         self._closed = True  # until there is something to close
-        self._begin_counts()
+        self.rollbacks = 0
+        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self.run_end: int | None = None
+        """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
         self.out = resolved.request.out
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
@@ -123,6 +126,7 @@ class Training:
         """Class of the program, as "module:Class"; "" without one."""
         self.resolved, self.context, self.evaluations, notes = assemble(resolved)
         """The run as it was resolved: the only settings that are in force."""
+        self._go_on_from(Mark(dict.fromkeys(_COUNTERS, 0), (), ()))
         self.observation_space, self.action_space = resolved.sample.observation_space, resolved.sample.action_space
         """Of one environment, as it gives and takes them."""
         self.backend = self.context.backend
@@ -165,18 +169,6 @@ class Training:
     def network(self) -> NetworkSpec:
         """The network for the environment's spaces."""
         return self.resolved.network
-
-    def _begin_counts(self) -> None:
-        self.num_saves = self.iteration = self.num_episodes = 0
-        self.time_total_s = 0.0
-        self.rewards = deque[float](maxlen=EPISODE_WINDOW)
-        self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self._updates_reported = 0
-        """Updates so far, those included that were lost with a learner afterwards."""
-        self.rollbacks = 0
-        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
-        self.run_end: int | None = None
-        """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
 
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
@@ -754,6 +746,7 @@ class Training:
         self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
         self.num_episodes = int(counters["num_episodes"])
         self._updates_reported = int(counters["num_updates"]) + self.context.losses.counts["updates"]
+        """Updates so far, those included that were lost with a learner afterwards."""
         self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
         self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 
