@@ -396,10 +396,8 @@ def _settings(kwargs: Mapping[str, object], known: Iterable[str]) -> dict[str, o
         if ours := _OURS.get(key.replace("-", "_")):
             raise ConfigError(f"Setting {key!r} is called {ours} here.")
     if (width := given.pop("hidden_dim", None)) is not None:
-        model = given.get("model", {})
-        if not isinstance(model, Mapping):
-            raise ConfigError(f"model takes a mapping such as {{'network': 'mlp'}}, not {model!r}.")
-        if "model.hidden" in given or "hidden" in model:
+        model = given.get("model")
+        if "model.hidden" in given or (isinstance(model, Mapping) and "hidden" in model):
             raise ConfigError("hidden_dim and model.hidden are the same setting: give one of them.")
-        given["model"] = {**model, "hidden": [width] * 2}
+        given["model.hidden"] = [width] * 2
     return given

@@ -68,13 +68,7 @@ class Evaluations:
         """Where evaluations are played that training waits for."""
         next_to_it = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
         self.beside = Beside(config, context, next_to_it, node) if parallel else None
-        self.automatic = False
-        """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
-        time."""
-        self.every_steps = 0
-        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `plan`."""
-        self.goal: float | None = None
-        """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
+        self.plan()
         self.last: Played | None = None
         self.cut = self.overdue = 0
         """Episodes of all evaluations so far that did not end and were cut; those of them that took too long."""
@@ -83,16 +77,16 @@ class Evaluations:
         self.env = spec.env
         self._owed = False
         self._expected_s = 0.0
-        self._periods = 0
         self._ended = time.perf_counter()
 
     def plan(self, *, in_run: bool = False, goal: float | None = None, every_steps: int = 0) -> None:
         """Say when training evaluates from here on, besides the settings.
 
         Args:
-            in_run: by time, if the settings say nothing.
-            goal: see the attribute.
-            every_steps: environment steps between evaluations; 0: as the settings say.
+            in_run: by time, if the settings say nothing: beside training whenever the evaluator is free, inline in at most a tenth of
+                the time.
+            goal: an evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers.
+            every_steps: environment steps between evaluations, all of them inline; 0: as the settings say.
         """
         self.goal, self.every_steps = goal, every_steps
         self.automatic = in_run and self.config.evaluation_interval is None
