@@ -219,9 +219,7 @@ class Agent(Training):
         saved, checkpoints = self._last_save, (folder / "checkpoints").absolute()
         goes_on = saved is not None and saved.parent.absolute() == checkpoints
         if goes_on and overwrite:
-            raise ConfigError(
-                f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
-            )
+            raise ConfigError(f"{folder} holds what this agent goes on from: leave overwrite out, or change out.")
         newest = checkpoint.latest(checkpoints)
         if goes_on and saved is not None and newest is not None and newest.name != saved.name:
             raise ConfigError(

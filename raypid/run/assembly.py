@@ -70,9 +70,8 @@ def assemble(run: ResolvedRun) -> tuple[ResolvedRun, Context, Evaluations, list[
     assert run.plan is not None
     try:
         if not run.sample.is_seeded:
-            notes.append(
-                f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
-            )
+            why = f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n)."
+            notes.append(f"{why} Another run with this seed differs.")
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
         spec = rollout_spec(algorithm, config, network)
         spec.callbacks = run.callbacks if backend.name == "local" else _copied(run.callbacks)

@@ -105,9 +105,7 @@ def algorithm_of(run: object) -> str:
         return known
     if isinstance(run, type) and hasattr(run, "Config"):
         if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
-            raise ConfigError(
-                f"{run.__name__}.Config must be a dataclass of settings: a subclass of raypid.settings.config.Config."
-            )
+            raise ConfigError(f"{run.__name__}.Config must be a dataclass that extends raypid.settings.config.Config.")
         if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:
             ALGORITHMS.add(run.__name__, run)
         return run.__name__

@@ -115,10 +115,7 @@ def environment_of(
     names = {"env": spec.env, "env_config": spec.env_config, "custom_args": spec.args}
     check_names(folder, names, trusted=trust or signed, given=given)
     if str(spec.env).startswith("__main__:"):
-        raise UserError(
-            f"This policy was trained in {spec.env}, a class of a script or notebook that cannot be imported here. "
-            "Name an environment that can be: env='module:Name'."
-        )
+        raise UserError(f"{spec.env} is of a script or notebook: name one that can be imported, env='module:Name'.")
     return spec
 
 
@@ -168,9 +165,7 @@ def record_video(
     _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
     if not frames:
-        raise UserError(
-            f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
-        )
+        raise UserError(f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and does not return images.")
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
     images: list[Any] = [f[:height, :width] for f in frames]
     with usable(out, "The video"):

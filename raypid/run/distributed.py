@@ -155,24 +155,21 @@ class DistributedAgent:
         if (algorithm.flow, algorithm.collect) != ("async", "trajectory"):
             raise ConfigError(f"A DistributedAgent runs IMPALA, APPO or a subclass of theirs, not {self.algorithm}.")
         if not self.tag or Path(self.tag).name != self.tag:
-            raise ConfigError(
-                f"tag is part of a folder's name: it must not be empty or have slashes, not {self.tag!r}."
-            )
+            raise ConfigError(f"tag begins a folder's name: it must not be empty or have slashes, not {self.tag!r}.")
         for name in ("num_steps", "num_actors", "num_learners", "num_storages"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}.")
         if self.num_learners > self.num_actors:
             raise ConfigError(
-                f"num_learners must be at most num_actors, not {self.num_learners} for {self.num_actors}: "
-                "each learner needs actors of its own."
+                f"num_learners must be at most num_actors, not {self.num_learners} for {self.num_actors}."
             )
 
     def _check_storages(self) -> None:
         update = max(ALGORITHMS.get(self.algorithm).update_size(self.config), self.config.num_learners)
         if self.num_storages < update:
             raise ConfigError(
-                f"num_storages {self.num_storages} can never hold the {update} rollouts that an update takes: set it to at "
-                f"least {update}, or lower fragments_per_update or num_learners."
+                f"num_storages {self.num_storages} can never hold the {update} rollouts of an update: set it to at least {update}, or lower "
+                "fragments_per_update or num_learners."
             )
 
     # -- what a subclass may override ------------------------------------------------------------------------------

@@ -202,9 +202,7 @@ def settle(request: RunRequest) -> SettledRun:
 def _in_out(request: RunRequest) -> RunRequest:
     """Turn resume=True into the folder of `out` if a run is there, and into nothing else."""
     if request.out is None:
-        raise ConfigError(
-            "resume=True needs a folder, where the run goes on or begins: give out='runs/a', or resume='runs/a' for a run that is there."
-        )
+        raise ConfigError("resume=True needs a folder, where the run goes on or begins: give out='runs/a'.")
     _check_beside_resume(replace(request, tuned=False), request.out)
     has_checkpoint = checkpoint.latest(request.out / "checkpoints") is not None
     if not has_checkpoint and not RunFolder(request.out).is_run:
@@ -317,19 +315,14 @@ def _new(request: RunRequest) -> RunRequest:
             should win.
     """
     if request.run is None:
-        raise ConfigError(
-            "Name the algorithm: run='PPO' is the first to try (`raypid list agents` shows all); or an agent and a model."
-        )
+        raise ConfigError("Name the algorithm: run='PPO' is the first to try (`raypid list agents` shows all).")
     env = overlay(request.recorded, request.settings).get("env")
     if env is None:
         raise ConfigError("Name the environment: env='CartPole-v1' (`raypid list envs` shows what there is).")
     if not request.tuned:
         return request
     if request.recorded:
-        raise ConfigError(
-            "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
-            "with tuned settings repeats with them.)"
-        )
+        raise ConfigError("Give tuned settings or a run's params.json, which has a value for every setting: not both.")
     about = request.tuned if isinstance(request.tuned, str) else f"{request.run} on {entry_name(env)}"
     return replace(request, recorded=Given(tuned_settings(request.run, env, request.tuned), "tuned", about))
 
@@ -360,10 +353,8 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
         raise ConfigError(f"tuned takes True, or the name of settings that a search has found, not {shown(name)}.")
     found = TUNED.get((run, env)) if isinstance(env, str) else None
     if found is None:
-        known = sorted(name for algorithm, name in TUNED if algorithm == run)
-        raise ConfigError(
-            f"There are no tuned settings for {run} on {entry_name(env)}; there are for {', '.join(known) or 'none'}."
-        )
+        known = ", ".join(sorted(name for algorithm, name in TUNED if algorithm == run)) or "none"
+        raise ConfigError(f"There are no tuned settings for {run} on {entry_name(env)}; there are for {known}.")
     return dict(found)
 
 
@@ -389,10 +380,9 @@ def _settings(request: RunRequest, name: str) -> SettledRun:
     )
     run = run.choose(_by_themselves(algorithm, asked, given, given_names(laid)))
     config = run.config
-    if config.num_learners > 1 and not algorithm.several_learners:
-        raise ConfigError(
-            f"{name} does not support several learners: num_learners must be 0 or 1, got {config.num_learners}."
-        )
+    num = config.num_learners
+    if num > 1 and not algorithm.several_learners:
+        raise ConfigError(f"{name} does not support several learners: num_learners must be 0 or 1, got {num}.")
     config.validate(open_end=request.stop is None or STEPS in request.stop)
     config.refuse(config.idle(), given)
     _check_packages(name, algorithm, config)
@@ -633,10 +623,8 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
         from raypid.nn.networks import check_network
 
         check_network(network)
-    if like is not None and (differs := network_spec.differences(like, network)):
-        raise ConfigError(
-            f"The checkpoint has another network: {'; '.join(differs)}. Keep these settings as they were, or start a new run."
-        )
+    if like is not None and (differs := "; ".join(network_spec.differences(like, network))):
+        raise ConfigError(f"The checkpoint has another network: {differs}. Keep these settings, or start a new run.")
     return network
 
 
@@ -657,9 +645,7 @@ def _check_evaluation_env(c: Config, found: Sample) -> None:
         return
     there, here = spaces(_evaluation_env(c)), (found.observation_space, found.action_space)
     if there != here:
-        raise ConfigError(
-            f"evaluation_env {entry_name(c.evaluation_env)} has spaces {there[0]} and {there[1]}; training has {here[0]} and {here[1]}."
-        )
+        raise ConfigError(f"evaluation_env {entry_name(c.evaluation_env)} has the spaces {there}, training has {here}.")
 
 
 def env_spec_of(c: Config) -> EnvSpec:

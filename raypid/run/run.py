@@ -128,9 +128,7 @@ class Run(Listener):
             self._halt(str(halt))
             return
         if not isinstance(result, dict):
-            raise UserError(
-                f"{type(agent).__name__}.train() returned {shown(result)}; it returns the result of an iteration, as super().train() does."
-            )
+            raise UserError(f"{type(agent).__name__}.train() returned {shown(result)}, not what super().train() does.")
         self.reason = self._reason(result)
         self.remarks.look_at(result)
         if self.reason and self._last_evaluation(result):
@@ -266,9 +264,7 @@ class Run(Listener):
         self.best.play(self.agent, self.options.final_episodes, run_s, self.interrupts.any, self.progress.message)
         self.remarks.flaws()
         if num := self.agent.num_crashes - before:
-            self.progress.message(
-                f"Environments raised {num} times in the final episodes and were rebuilt (errors.txt has it)."
-            )
+            self.progress.message(f"Environments raised {num} times in the final episodes (errors.txt has it).")
 
     def _ended(self, saved: Path | None) -> Outcome:
         outcome = self._outcome(self.reason, saved or self.newest)
@@ -298,11 +294,10 @@ class Run(Listener):
             cut_off = isinstance(error, Exception) and self.interrupts.number > 1
             ending = KeyboardInterrupt() if cut_off else error
             try:
-                saved = (
-                    self._rescue(ending)
-                    if isinstance(ending, Exception)
-                    else self.remarks.left_at_once(self.newest, self.result)
-                )
+                if isinstance(ending, Exception):
+                    saved = self._rescue(ending)
+                else:
+                    saved = self.remarks.left_at_once(self.newest, self.result)
                 ending.saved = saved  # type: ignore[attr-defined]  # the command line says it too
                 self.progress.stop(self._failure(error))
                 self.agent.events.end(self._outcome(end_by(error), self.newest, error))
@@ -378,9 +373,8 @@ class Run(Listener):
         """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
         not be, unless the error itself is of that kind."""
         text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        unwritten = self.agent.errors.add(
-            f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n"
-        )
+        head = f"The run ended in iteration {self.agent.iteration + 1}:"
+        unwritten = self.agent.errors.add(f"{head}\n{text.rstrip()}\n\n")
         return "" if isinstance(error, Unwritten) else unwritten
 
     # -- its folder ------------------------------------------------------------------------------------------------------

@@ -706,9 +706,8 @@ class Training:
             rewards = [float(reward) for reward in state["episodes"]["rewards"]]
             lengths = [int(length) for length in state["episodes"]["lengths"]]
             if (algorithm := manifest["algorithm"]) != self.run:
-                raise ConfigError(
-                    f"{folder} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}: raypid.Agent.from_checkpoint makes one that fits."
-                )
+                what = f"{folder} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}"
+                raise ConfigError(f"{what}: raypid.Agent.from_checkpoint makes one that fits.")
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
@@ -809,9 +808,7 @@ class Training:
             RuntimeError: the agent is closed.
         """
         if self._closed:
-            raise RuntimeError(
-                "This agent is closed. Agent.from_checkpoint builds a new one that goes on; raypid.load_policy(folder) only acts."
-            )
+            raise RuntimeError("This agent is closed: Agent.from_checkpoint goes on, raypid.load_policy only acts.")
 
     def __enter__(self: A) -> A:
         return self
