@@ -169,10 +169,8 @@ class _Builder:
             handle = backend.here(build)
             backend.get(handle.submit(Learner.weights))  # raises what the factory raised
         except TimeoutError:
-            who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
-            raise ResourceError(
-                f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
-            ) from None
+            why = f"num_learners {c.num_learners} found no place within {_PLACE_SECONDS:g} s"
+            raise ResourceError(f"{why}: the cluster's CPUs or GPUs are taken.") from None
         return handle
 
     def _learners(self, build: Callable[..., Learner]) -> LearnerGroup:

@@ -79,11 +79,10 @@ def train(
         options={count: number for count, number in counts if number is not None},
     )
     call = request_of(name, [env], config, settings, out=out, tuned=tuned, trust=trust)
-    request = join(call, asked)
-    return train_request(request, run, quiet=quiet)
+    return train_request(join(call, asked), run, quiet=quiet)
 
 
-def train_request(request: RunRequest, run: object = None, *, quiet: bool = False) -> Outcome:
+def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) -> Outcome:
     """Resolve what is asked for, and train until a stop criterion is met; errors as `train`.
 
     Args:
@@ -94,9 +93,11 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
     agent: Agent | DistributedAgent
     with Phases(progress.working).heard():
         request = standing(request)
-        if _is_distributed(run) and request.resume is None:
+        if _is_distributed(run) and request.resume is None:  # it resolves its settings itself
+            if request.tuned:
+                raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
             stop: Mapping[str, object] | None = request.stop
-            agent, counts = _distributed(run, request), request.options
+            agent, counts = run(**request.settings), request.options
         else:
             settled = settle(request)
             if (done := already_finished(settled)) is not None:
@@ -113,11 +114,3 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
 
 def _is_distributed(run: object) -> bool:
     return inspect.isclass(run) and issubclass(run, DistributedAgent)
-
-
-def _distributed(run: Any, request: RunRequest) -> DistributedAgent:
-    """Build a DistributedAgent, which resolves its settings itself."""
-    if request.tuned:
-        raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
-    agent: DistributedAgent = run(**request.settings)
-    return agent

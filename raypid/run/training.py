@@ -40,11 +40,7 @@ from raypid.runtime.handle import Backend, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalHandle
 from raypid.runtime.supervisor import WorkerGroup
-from raypid.settings.config import (
-    Config,
-    ConfigError,
-    renamed,
-)
+from raypid.settings.config import Config, ConfigError, renamed
 from raypid.spaces import brief
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
