@@ -565,19 +565,20 @@ class Training:
         if folder is not None:
             check_folder("save", folder)
             refuse_file_name(folder, "save")
-        path = self._write_checkpoint(folder, score, patience_s)
+        path = self._last_save = self._write_checkpoint(folder, score, patience_s)
+        replay = self.context.replay
+        if replay is not None and (path / checkpoint.REPLAY).is_dir():
+            before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
+            if before is not None and before.parent != path and before.parent.parent == path.parent:
+                checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         self.events.emit(Listener.on_checkpoint, path)
         return path
 
     @phase("saving", "saving a checkpoint")
     def _write_checkpoint(
-        self,
-        folder: str | Path | None,
-        score: float | None = None,
-        patience_s: float | None = None,
-        is_own: bool = True,
+        self, folder: str | Path | None, score: float | None = None, patience_s: float | None = None
     ) -> Path:
-        """What `save` does, without telling the listeners. `is_own`: later saves and rollbacks rely on it."""
+        """Write a checkpoint on which nothing relies yet; arguments as for `save`."""
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
@@ -597,12 +598,12 @@ class Training:
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
-        if self.context.replay is not None:
-            state["returns"] = self.context.replay.returns.as_arrays()
+        replay = self.context.replay
+        if replay is not None:
+            state["returns"] = replay.returns.as_arrays()
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         manifest |= {"gone_back": self.fallback.gone_back} if self.fallback.gone_back else {}
-        replay = self.context.replay
 
         def more(place: Path) -> dict[str, str]:
             self.write_policy(place / "policy", weights)
@@ -616,15 +617,7 @@ class Training:
             return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
-        path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
-        if not is_own:
-            return path
-        self._last_save = path
-        if replay is not None and (path / checkpoint.REPLAY).is_dir():
-            before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
-            if before is not None and before.parent != path and before.parent.parent == parent:
-                checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
-        return path
+        return checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
 
     def fall_back(self, patience_s: float) -> None:
         """Where roles are gone for good, go back to what is left of them, so that it can be saved (`Fallback.fall_back`)."""
@@ -633,7 +626,7 @@ class Training:
 
     def export(self, folder: str | Path) -> Path:
         """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
-        return self._write_checkpoint(folder, is_own=False)
+        return self._write_checkpoint(folder)
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
@@ -715,10 +708,9 @@ class Training:
         self._take_history(manifest)
         self._last_save = folder
         self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
-        if self.context.replay is not None:
-            # an update shows that the warm-up is over
-            self.context.replay.episodes = max(self.num_episodes, self.num_updates)
-            self.context.replay.returns = self.context.replay.returns if returns is None else returns
+        if (replay := self.context.replay) is not None:
+            replay.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
+            replay.returns = replay.returns if returns is None else returns
         if self.replay_restored and manifest["format_version"] < 2:
             self.notes.append(
                 f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
