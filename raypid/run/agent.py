@@ -135,10 +135,8 @@ class Agent(Training):
             before = {} if run.saved is None else run.saved.manifest["config"]
             if "address" in run.request.settings or before.get("address") is None:
                 raise
-            raise NotJoined(
-                f"{error} That is where this run was: address='local' goes on with Ray on this machine, with fit=True too if it is "
-                "smaller, num_workers=0 without Ray."
-            ) from error
+            how = "address='local' goes on with Ray on this machine, with fit=True too if it is smaller, num_workers=0 without Ray"
+            raise NotJoined(f"{error} That is where this run was: {how}.") from error
 
     def fit(
         self,
@@ -222,10 +220,8 @@ class Agent(Training):
             raise ConfigError(f"{folder} holds what this agent goes on from: leave overwrite out, or change out.")
         newest = checkpoint.latest(checkpoints)
         if goes_on and saved is not None and newest is not None and newest.name != saved.name:
-            raise ConfigError(
-                f"{folder} goes on to {newest.name}, this agent goes on from {saved.name}: choose another out, or "
-                f"raypid.train(resume={str(folder)!r})."
-            )
+            how = f"choose another out, or raypid.train(resume={str(folder)!r})"
+            raise ConfigError(f"{folder} goes on to {newest.name}, this agent goes on from {saved.name}: {how}.")
         if overwrite or not (goes_on or folder == self._fitted):
             check_folder(folder, resume=False, overwrite=overwrite)
         if folder == self._fitted and self.iteration > self._fitted_to:

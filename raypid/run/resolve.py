@@ -292,10 +292,8 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     check_names(folder, names, trusted=request.trust or manifest["signed"], given=given)
     program = manifest.get("program", "")
     if program and not program.startswith("raypid."):
-        raise ConfigError(
-            f"{folder} was trained by {program}, which has its own run and update: build one in Python, call restore({str(folder)!r}) "
-            "and then train."
-        )
+        how = f"build one in Python, call restore({str(folder)!r}) and then train"
+        raise ConfigError(f"{folder} was trained by {program}, which has its own run and update: {how}.")
     if any(given.get(name) is not None for name in _BEGINS_FROM):
         raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
     params: Mapping[str, object] = read_params(folder) if request.is_whole else {}
@@ -451,10 +449,8 @@ def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
     """
     declare = project.get_custom_args
     if declare is None and given:
-        raise ConfigError(
-            f"custom_args has {next(iter(given))!r}, an option that a project's {project.OPTIONS} declares, and no project with such "
-            "options is loaded: run in its folder, or call raypid.load_project(folder) first."
-        )
+        what = f"custom_args has {next(iter(given))!r}, an option that a project's {project.OPTIONS} declares"
+        raise ConfigError(f"{what}: run in the project's folder, or call raypid.load_project(folder) first.")
     if declare is None:
         return {}
     owner = SimpleNamespace(add_args=declare)
@@ -615,10 +611,8 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
     network = algorithm.network_spec(c, network)
     squashed = [leaf for leaf in network.actions if leaf.kind.startswith("squashed")]
     if like is None and not np.isfinite([bound for leaf in squashed for bound in (*leaf.low, *leaf.high)]).all():
-        raise ConfigError(
-            f"{run} chooses actions between the bounds of their space, and a part of {action} has none: declare finite bounds in the "
-            "environment, such as Box(-1, 1, ...), or train with PPO, whose actions need no bounds."
-        )
+        why = f"{run} chooses actions between the bounds of their space, and a part of {action} has none"
+        raise ConfigError(f"{why}: declare finite bounds in the environment, or train with PPO, which needs none.")
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
 
@@ -677,10 +671,9 @@ def callbacks_of(entry: object) -> Callbacks | None:
             module = str(entry).partition(":")[0]
             if module != "__main__":
                 raise
-            raise ConfigError(
-                f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, "
-                "callbacks='module:Name', or go on without, callbacks='none'. In Python, give the class or object itself."
-            ) from None
+            why = f"The callbacks {entry} are of a script or notebook, and cannot be imported here"
+            how = "callbacks='module:Name' names a class that can be, callbacks='none' goes on without"
+            raise ConfigError(f"{why}: {how}. In Python, give the class or object itself.") from None
     if isinstance(entry, type):
         entry = entry()
     if entry is not None and not isinstance(entry, Callbacks):

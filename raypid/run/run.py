@@ -128,7 +128,7 @@ class Run(Listener):
             self._halt(str(halt))
             return
         if not isinstance(result, dict):
-            raise UserError(f"{type(agent).__name__}.train() returned {shown(result)}, not what super().train() does.")
+            raise UserError(f"{type(agent).__name__}.train() returned {shown(result)}; it must return a result.")
         self.reason = self._reason(result)
         self.remarks.look_at(result)
         if self.reason and self._last_evaluation(result):
@@ -223,10 +223,9 @@ class Run(Listener):
         """End the run, whose iteration was broken off, and say `why` unless it waited for whole episodes."""
         self._broke_off, agent = True, self.agent
         self.reason = agent.control.stop_reason or f"time_total_s reached {agent.time_total_s:.6g}"
+        dropped = f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes."
         self.progress.message(
-            why
-            or f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
-            f"{entry_name(agent.config.env)} do not end, set time_limit."
+            why or f"{dropped} If those of {entry_name(agent.config.env)} do not end, set time_limit."
         )
 
     def _close(self, play: bool = True) -> Path | None:

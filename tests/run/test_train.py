@@ -539,7 +539,7 @@ def test_what_ones_own_classes_return_is_checked() -> None:
 
     with (
         Forgets("CartPole-v1", **SMALL) as one,
-        pytest.raises(UserError, match=r"Forgets.train\(\) returned None; it returns"),
+        pytest.raises(UserError, match=r"Forgets.train\(\) returned None; it must return a result"),
     ):
         one.fit(40, out="c", **QUICK)
     with (
