@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -86,22 +86,13 @@ class Agent(Training):
             return
         if registry not in (None, get_registry()):
             raise ConfigError(f"registry takes what raypid.get_registry() returns, not {shown(registry)}.")
-        name = self._algorithm(given, run)
-        given = given if run is not None or self.algorithm is not None else given[1:]
+        if run is None and self.algorithm is None and given:
+            run, given = given[0], given[1:]
+        name = self.algorithm if run is None else algorithm_of(run)
+        if self.algorithm not in (None, name):
+            how = f"leave run out, or call raypid.Agent({name!r}, ...)"
+            raise ConfigError(f"{type(self).__name__} trains with {self.algorithm}, not with {name}: {how}.")
         super().__init__(resolve(request_of(name, given, config, settings, out=out, tuned=tuned)))
-
-    def _algorithm(self, given: Sequence[object], run: object) -> str | None:
-        """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
-        if run is not None:
-            named = algorithm_of(run)
-            if self.algorithm not in (None, named):
-                raise ConfigError(
-                    f"{type(self).__name__} trains with {self.algorithm}, not with {named}: leave run out, or call raypid.Agent({named!r}, ...)."
-                )
-            return named
-        if self.algorithm is not None:
-            return self.algorithm
-        return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
 
     @classmethod
     def from_checkpoint(

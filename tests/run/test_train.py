@@ -437,7 +437,7 @@ def test_the_environment_may_come_first() -> None:
             lambda: raypid.Agent(type("Mine", (PPO,), {"Config": dict}), "CartPole-v1"),
             "Mine.Config must be a dataclass",
         ),
-        (lambda: raypid.Agent({"env": "CartPole-v1"}), "Name the algorithm"),
+        (lambda: raypid.Agent({"env": "CartPole-v1"}), "An algorithm is a name or a class"),
         (lambda: raypid.PPO(config="CartPole-v1"), "There is no file 'CartPole-v1'"),
     ):
         with pytest.raises(ConfigError, match=said):
