@@ -707,14 +707,7 @@ class Training:
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._take_history(manifest)
         self._last_save = folder
-        self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
-        if (replay := self.context.replay) is not None:
-            replay.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
-            replay.returns = replay.returns if returns is None else returns
-        if self.replay_restored and manifest["format_version"] < 2:
-            self.notes.append(
-                f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
-            )
+        self._restore_replay(saved, float(counters.get("owed_updates", 0.0)), returns)
         for i in self.context.workers.present:
             if str(i) in workers:
                 handle = self.context.workers.handles[i]
@@ -730,11 +723,13 @@ class Training:
     def _go_on_from(self, mark: Mark) -> None:
         """Go on counting from here."""
         counters = mark.counters
-        self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
-        self.num_episodes = int(counters["num_episodes"])
-        self._updates_reported = int(counters["num_updates"]) + self.context.losses.counts["updates"]
+        self.context.timesteps = int(counters["timesteps_total"])
+        self.iteration: int = int(counters["iteration"])
+        self.num_episodes: int = int(counters["num_episodes"])
+        self._updates_reported: int = int(counters["num_updates"]) + self.context.losses.counts["updates"]
         """Updates so far, those included that were lost with a learner afterwards."""
-        self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self.time_total_s: float = float(counters["time_total_s"])
+        self.num_saves: int = int(counters["num_saves"])
         self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 
     def _take_history(self, manifest: checkpoint.Manifest) -> None:
@@ -748,21 +743,26 @@ class Training:
             if name not in self._made_to_fit:  # that is said where it is done
                 self.notes.append(f"{described(self.changes[-1]).rpartition(' at step ')[0]} from here")
 
-    def _restore_replay(self, folder: Path, owed: float) -> None:
+    def _restore_replay(self, saved: Checkpoint, owed: float, returns: Moments | None) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
         replay = self.context.replay
         if replay is None:
             return
-        saved = folder / checkpoint.REPLAY
-        self.replay_restored, replay.filled = saved.is_dir(), False
-        replay.source.saved, replay.rows_needed = saved if self.replay_restored else None, None
+        replay.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
+        replay.returns = replay.returns if returns is None else returns
+        folder = saved.path / checkpoint.REPLAY
+        self.replay_restored, replay.filled = folder.is_dir(), False
+        replay.source.saved, replay.rows_needed = folder if self.replay_restored else None, None
         replay.owed = owed if self.replay_restored else 0.0
-        if self.replay_restored:
-            with phase("loading", "loading the replay buffer"):
-                replay.source.load(saved)
-        else:
+        if not self.replay_restored:
             replay.source.clear()
-            self.notes.append(f"{folder} has no replay buffer: it fills up before learning goes on")
+            self.notes.append(f"{saved.path} has no replay buffer: it fills up before learning goes on")
+            return
+        with phase("loading", "loading the replay buffer"):
+            replay.source.load(folder)
+        if saved.manifest["format_version"] < 2:
+            what = f"{saved.path} is of an older format, in which replay/**/index.json has no checksum"
+            self.notes.append(f"{what}: that file was not verified.")
 
     def plain_config(self) -> dict[str, object]:
         """The settings as JSON, with "module:name" for classes and functions."""
