@@ -164,8 +164,6 @@ def record_video(
 
     _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
-    if not frames:
-        raise UserError(f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and does not return images.")
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
     images: list[Any] = [f[:height, :width] for f in frames]
     with usable(out, "The video"):
@@ -216,7 +214,7 @@ def _encode(file: Path, images: list[Any], fps: float) -> None:
 
 
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Array], float]:
-    """The frames [H, W, 3] of one episode, empty if the environment cannot be drawn; and how many there are in a second."""
+    """The frames [H, W, 3] of one episode, and how many there are in a second; errors as `_drawn`."""
     spec = _renderable(replace(env, num_envs=1, seed=seed, seed_index=EVALUATION_INDEX))
     vector = make_vector(spec)
     try:
@@ -225,9 +223,7 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
             choose_mujoco_gl(spec.env)
         frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
-            if (image := _drawn(vector, obs, spec.env)) is None:
-                return [], FPS
-            frames.append(image)
+            frames.append(_drawn(vector, obs, spec.env))
             step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
             obs = step.obs
             if (step.terminated | step.truncated).any():
@@ -266,20 +262,19 @@ def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
     return float(fps) / spec.action_repeat
 
 
-def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
-    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either.
+def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array:
+    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged.
 
     Raises:
-        UserError: its `render` raised.
+        UserError: it has neither, or its `render` raised.
     """
     env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
     if getattr(env, "render_mode", None) == "rgb_array" and hasattr(env, "render"):
         try:
             frame: Array | None = env.render()
         except Exception as error:  # MuJoCo has errors of its own
-            raise UserError(
-                f"{name} cannot be filmed: its render raised {type(error).__name__}: {reason(error)}"
-            ) from error
+            why = f"its render raised {type(error).__name__}: {reason(error)}"
+            raise UserError(f"{name} cannot be filmed: {why}") from error
         if frame is not None:
             return frame
     for _, x in tree_leaves(obs):
@@ -291,4 +286,4 @@ def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
         scale = max(1, 240 // max(image.shape[:2]))
         image = image.repeat(scale, 0).repeat(scale, 1)
         return image if image.ndim == 3 else np.repeat(image[..., None], 3, -1)
-    return None
+    raise UserError(f"{name} cannot be filmed: it has no render_mode 'rgb_array' and does not return images.")
