@@ -146,17 +146,13 @@ def register_agent(name: str, agent: Entry | None = None) -> Entry | Callable[[E
         UserError: the name is one of raypid's own or that of other code, or the class lacks a method.
     """
     check_name(name, "register_agent")
-    return _register(AGENTS, name, agent, _check_agent)
+    return _register(AGENTS, name, agent, lambda entry: check_methods("an agent", entry, AGENT_METHODS))
 
 
 def _check_model(entry: object) -> None:
     is_network = any(base.__module__.startswith("torch.nn.") for base in getattr(entry, "__mro__", ()))
     if not is_network or hasattr(entry, "choose_actions"):
         check_methods("a model", entry, MODEL_METHODS)
-
-
-def _check_agent(entry: object) -> None:
-    check_methods("an agent", entry, AGENT_METHODS)
 
 
 def _register(
@@ -172,18 +168,6 @@ def _register(
     return add if entry is None else add(entry)
 
 
-def _public() -> set[str]:
-    """The names that raypid offers."""
-    here = {name for name in globals() if name.startswith("register_")}
-    return {
-        "get_registry",
-        "roles",
-        "tune",
-        *here,
-        *_LAZY,
-        *(name + end for name in ALGORITHMS.names() for end in ("", "Agent")),
-    }
-
-
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_public()})
+    agents = {name + end for name in ALGORITHMS.names() for end in ("", "Agent")}
+    return sorted({*globals(), *_LAZY, *agents, "roles", "tune"})
