@@ -65,8 +65,6 @@ class Agent(Training):
     """That of the last `fit`."""
     _fitted: Path | None = None
     """Its folder."""
-    _fitted_to = 0
-    """Its last iteration."""
     _shown_before: Progress | None = None
     """What has shown how the agent was built, in the place where the next `fit` goes on."""
 
@@ -186,14 +184,14 @@ class Agent(Training):
             return run()
         finally:
             if run.has_begun:
-                self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
+                self._stop, self._fitted = stop, folder
 
     def show_in(self, progress: Progress) -> None:
         """Let the next `fit` go on in the place where `progress` has shown how the agent was built."""
         self._shown_before = progress
 
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
-        """The folder of a `fit`; notes results that it will lack.
+        """The folder of a `fit`.
 
         Raises:
             ConfigError: it holds another run, or what `overwrite` must not replace; or it is this agent's, and has gone on further than
@@ -205,19 +203,15 @@ class Agent(Training):
         if folder is None:
             check_folder(None, resume=False, overwrite=overwrite)
             return self.default_out()
-        saved, checkpoints = self._last_save, (folder / "checkpoints").absolute()
-        goes_on = saved is not None and saved.parent.absolute() == checkpoints
-        if goes_on and overwrite:
-            raise ConfigError(f"{folder} holds what this agent goes on from: leave overwrite out, or change out.")
-        newest = checkpoint.latest(checkpoints)
-        if goes_on and saved is not None and newest is not None and newest.name != saved.name:
-            how = f"choose another out, or raypid.train(resume={str(folder)!r})"
-            raise ConfigError(f"{folder} goes on to {newest.name}, this agent goes on from {saved.name}: {how}.")
-        if overwrite or not (goes_on or folder == self._fitted):
+        saved, newest = self._last_save, checkpoint.latest(folder / "checkpoints")
+        if saved is not None and saved.parent.absolute() == (folder / "checkpoints").absolute():
+            if overwrite:
+                raise ConfigError(f"{folder} holds what this agent goes on from: leave overwrite out, or change out.")
+            if newest is not None and newest.name != saved.name:
+                how = f"choose another out, or raypid.train(resume={str(folder)!r})"
+                raise ConfigError(f"{folder} goes on to {newest.name}, this agent goes on from {saved.name}: {how}.")
+        elif overwrite or folder != self._fitted:
             check_folder(folder, resume=False, overwrite=overwrite)
-        if folder == self._fitted and self.iteration > self._fitted_to:
-            after, last = self._fitted_to, self.iteration
-            self.add_notes(f"{folder} has no results of iterations after {after} and up to {last}: train() ran them.")
         return folder
 
 

@@ -258,11 +258,11 @@ class Run(Listener):
 
     def _play_final(self) -> None:
         """Play the final episodes, and say if environments raised in them: no result follows that would count it."""
-        self.interrupts.is_saved, before = True, self.agent.context.num_crashes
+        self.interrupts.is_saved, before = True, self.agent.num_crashes
         run_s = self.agent.time_total_s - self.remarks.before["time_total_s"]
         self.best.play(self.agent, self.options.final_episodes, run_s, self.interrupts.any, self.progress.message)
         self.remarks.flaws()
-        if num := self.agent.context.num_crashes - before:
+        if num := self.agent.num_crashes - before:
             self.progress.message(f"Environments raised {num} times in the final episodes (errors.txt has it).")
 
     def _ended(self, saved: Path | None) -> Outcome:
@@ -460,7 +460,7 @@ class Run(Listener):
             played = evaluations.newest(self.agent.iteration, interrupted) or played
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
-            result["lost/env_crashes"] = self.agent.context.num_crashes
+            result["lost/env_crashes"] = self.agent.num_crashes
         return played is not None
 
     def _owes_evaluation(self) -> bool:

@@ -414,6 +414,11 @@ class Training:
         """Forget an iteration that leaves no result: training that goes on from here has it again."""
         self.iteration -= 1
 
+    @property
+    def num_crashes(self) -> int:
+        """Environments that raised and were rebuilt, evaluations included."""
+        return self.context.num_crashes
+
     def _mark(self) -> None:
         """Let a copy of the learners' state that is asked for from here on know how far the run is."""
         if isinstance(self.context.learner, LearnerGroup):

@@ -74,7 +74,7 @@ def check(mode: str, where: str, run: str, on_ray: bool, tmp_path: Path, **more:
     kills = {"workers": int(mode in KILLS and mode != "hang"), "timeouts": int(mode == "hang")}
     assert lost == kills
     crashes = int(mode in RAISES)
-    assert agent.context.num_crashes == crashes
+    assert agent.num_crashes == crashes
     assert outcome.result["lost/env_crashes"] == (0 if where == "final" else crashes)
     errors = tmp_path / "run" / "errors.txt"
     assert (errors.read_text() if errors.exists() else "").count("raised and was rebuilt") == crashes
