@@ -35,8 +35,6 @@ def request_of(
     file = RunRequest()
     if isinstance(config, str | Path):
         file = read_runs([config], run, trust=trust, given=settings, option="config")
-        if run is None and file.run is None:
-            raise ConfigError(f"{config} names no algorithm: give one, or add run: PPO to the file.")
         config = None
     asked = RunRequest(
         run=run,

@@ -185,8 +185,7 @@ def standing(request: RunRequest) -> RunRequest:
             begun = for_algorithm(begun, str(begun.run))
             request = replace(join(begun, request), out=request.resume, resume=None, overwrite=True, tuned=False)
     folder = request.resume if isinstance(request.resume, Path) else request.out
-    is_resumed = request.resume is not None
-    check_folder(folder, resume=is_resumed, overwrite=request.overwrite)
+    check_folder(folder, resume=request.resume is not None, overwrite=request.overwrite)
     return replace(request, out=folder)
 
 
@@ -296,13 +295,13 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
         raise ConfigError(f"{folder} was trained by {program}, which has its own run and update: {how}.")
     if any(given.get(name) is not None for name in _BEGINS_FROM):
         raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
-    params: Mapping[str, object] = read_params(folder) if request.is_whole else {}
-    stop = params.get("stop")
-    before = RunRequest(
-        run=name, out=folder, stop=stop if isinstance(stop, Mapping) else None, options=saved_options(params)
-    )
-    whole = join(before.from_source("resume", str(folder)), request) if request.is_whole else replace(request, run=name)
-    return replace(whole, settings=given, recorded=below, stop=whole.stop or ({} if request.is_whole else None)), saved
+    if not request.is_whole:
+        return replace(request, run=name, settings=given, recorded=below), saved
+    params = read_params(folder)
+    stop = params["stop"] if isinstance(params.get("stop"), Mapping) else None
+    before = RunRequest(run=name, out=folder, stop=stop, options=saved_options(params))
+    whole = join(before.from_source("resume", str(folder)), request)
+    return replace(whole, settings=given, recorded=below, stop=whole.stop or {}), saved
 
 
 def _new(request: RunRequest) -> RunRequest:
