@@ -103,6 +103,8 @@ class Training:
         ConfigError, ResourceError: it does not fit on the machine; nothing has been started then.
     """
 
+    time_total_s: float
+    """Seconds of training so far, evaluations included."""
     _policy: DeployedPolicy | None = None
     _policy_is_current = False
 
@@ -728,7 +730,7 @@ class Training:
         self.num_episodes: int = int(counters["num_episodes"])
         self._updates_reported: int = int(counters["num_updates"]) + self.context.losses.counts["updates"]
         """Updates so far, those included that were lost with a learner afterwards."""
-        self.time_total_s: float = float(counters["time_total_s"])
+        self.time_total_s = float(counters["time_total_s"])
         self.num_saves: int = int(counters["num_saves"])
         self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 
