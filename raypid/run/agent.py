@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -112,8 +111,7 @@ class Agent(Training):
             ConfigError: it is of another algorithm than this class's; `raypid.Agent` takes any.
             UntrustedError: it names code that may not be imported.
         """
-        request = request_of(cls.algorithm, (), config, settings, out=out, trust=trust)
-        return cls.of(settle(replace(request, resume=Path(path))))
+        return cls.of(settle(request_of(cls.algorithm, (), config, settings, out=out, trust=trust, resume=path)))
 
     @classmethod
     def of(cls: type[A], run: SettledRun) -> A:

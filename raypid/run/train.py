@@ -20,7 +20,7 @@ from raypid.run.run import RunOptions
 from raypid.run.stopping import already_finished
 from raypid.settings.config import ConfigError
 from raypid.settings.files import OPTIONS
-from raypid.settings.request import RunRequest, join
+from raypid.settings.request import RunRequest
 
 
 def train(
@@ -71,15 +71,9 @@ def train(
     run = named_algorithm("train", run, env, settings)
     name = None if run is None or _is_distributed(run) else algorithm_of(run)
     counts = zip(OPTIONS, (checkpoint_interval, keep_checkpoints, final_episodes), strict=True)
-    asked = RunRequest(
-        stop=stop,  # type: ignore[arg-type]  # as people write it
-        resume=resume,  # type: ignore[arg-type]
-        overwrite=overwrite,
-        trust=trust,
-        options={count: number for count, number in counts if number is not None},
-    )
-    call = request_of(name, [env], config, settings, out=out, tuned=tuned, trust=trust)
-    return train_request(join(call, asked), run, quiet=quiet)
+    options = {count: number for count, number in counts if number is not None}
+    asked = {"stop": stop, "out": out, "tuned": tuned, "resume": resume, "trust": trust, "overwrite": overwrite}
+    return train_request(request_of(name, [env], config, settings, options=options, **asked), run, quiet=quiet)
 
 
 def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) -> Outcome:
