@@ -293,10 +293,7 @@ class Run(Listener):
             cut_off = isinstance(error, Exception) and self.interrupts.number > 1
             ending = KeyboardInterrupt() if cut_off else error
             try:
-                if isinstance(ending, Exception):
-                    saved = self._rescue(ending)
-                else:
-                    saved = self.remarks.left_at_once(self.newest, self.result)
+                saved = self._rescue(ending)
                 ending.saved = saved  # type: ignore[attr-defined]  # the command line says it too
                 self.progress.stop(self._failure(error))
                 self.agent.events.end(self._outcome(end_by(error), self.newest, error))
@@ -316,14 +313,19 @@ class Run(Listener):
         errors = self.folder / ERRORS
         return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
 
-    def _rescue(self, ending: Exception) -> str:
-        """Save what was learnt before the error `ending` ends the run, and write it down; returns what to say of that."""
+    def _rescue(self, ending: BaseException) -> str:
+        """Save what was learnt before the error `ending` ends the run, and write it down, with the worker's own traceback if there is one;
+        returns what to say of that."""
+        if not isinstance(ending, Exception):  # a second Ctrl-C
+            return self.remarks.left_at_once(self.newest, self.result)
         if isinstance(ending, Diverged):  # it says itself what there is
             self.agent.keep_evidence(ending)
         self._renew_record()
-        unwritten = self._write_error(ending)
+        head = f"The run ended in iteration {self.agent.iteration + 1}:"
+        text = getattr(ending, "worker_traceback", "") or "".join(traceback.format_exception(ending))
+        unwritten = self.agent.errors.add(f"{head}\n{text.rstrip()}\n\n")
         saved = "" if isinstance(ending, Diverged) else self._save_after(ending)
-        return f"{saved} {unwritten}".strip()
+        return saved if isinstance(ending, Unwritten) else f"{saved} {unwritten}".strip()
 
     def _save_after(self, ending: Exception) -> str:
         """Save what was learnt; returns what was saved and how to go on."""
@@ -367,14 +369,6 @@ class Run(Listener):
         if gone_back := self.agent.fallback.gone_back:
             self.agent.errors.add(f"{gone_back}\n\n")
         return gone_back
-
-    def _write_error(self, error: Exception) -> str:
-        """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
-        not be, unless the error itself is of that kind."""
-        text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        head = f"The run ended in iteration {self.agent.iteration + 1}:"
-        unwritten = self.agent.errors.add(f"{head}\n{text.rstrip()}\n\n")
-        return "" if isinstance(error, Unwritten) else unwritten
 
     # -- its folder ------------------------------------------------------------------------------------------------------
 
