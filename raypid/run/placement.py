@@ -275,9 +275,7 @@ def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value]
     follow = {name: most for name, most in _bounds(changed).items() if 0 < most < (getattr(changed, name, None) or 0)}
     before, default = config.idle(), type(config)()
     changed = changed.replace(follow)
-    parts = {
-        name: getattr(changed, name) for name in ("num_learners", "num_replay_shards") if getattr(changed, name, 0)
-    }
+    parts = {name: num for name in ("num_learners", "num_replay_shards") if (num := getattr(changed, name, 0))}
     for nums in itertools.islice(itertools.product(*(range(num, -1, -1) for num in parts.values())), _MOST_TRIED):
         fewer = {name: num for name, num in zip(parts, nums, strict=True) if num != getattr(config, name)}
         whole = {**changes, **follow, **fewer}
@@ -292,11 +290,8 @@ def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value]
 
 def _bounds(config: Config) -> dict[str, int]:
     """Settings that fall with others: name -> the most that others leave it."""
-    bounds = {
-        "num_learners": config.num_workers,
-        "num_replay_shards": config.num_workers,
-        "num_envs_per_worker": MOST_ENVS,
-    }
+    workers = config.num_workers
+    bounds = {"num_learners": workers, "num_replay_shards": workers, "num_envs_per_worker": MOST_ENVS}
     if rows := getattr(config, "buffer_size", 0):
         streams = config.num_envs_per_worker * max(1, config.num_workers)
         bounds |= {"start_steps": rows, "fragment_length": rows // (2 * streams)}

@@ -389,12 +389,8 @@ def _settings(request: RunRequest, name: str) -> SettledRun:
 def _with_whole_paths(config: Config) -> Config:
     """Write files that settings name ("reacher.py:Reach") with their whole paths, so that they are found from every folder."""
     names = ("env", "evaluation_env", "callbacks", "intrinsic_reward", "agent")
-    found: dict[str, object] = {
-        name: located(entry) for name in names if names_file(entry := getattr(config, name, None))
-    }
-    if names_file(config.model.network):
-        found["model.network"] = located(config.model.network)
-    return config.replace(found)
+    entries = {name: getattr(config, name, None) for name in names} | {"model.network": config.model.network}
+    return config.replace({name: located(entry) for name, entry in entries.items() if names_file(entry)})
 
 
 def _by_themselves(
@@ -667,8 +663,7 @@ def callbacks_of(entry: object) -> Callbacks | None:
         try:
             entry = import_string(entry)
         except UserError:
-            module = str(entry).partition(":")[0]
-            if module != "__main__":
+            if not str(entry).startswith("__main__:"):
                 raise
             why = f"The callbacks {entry} are of a script or notebook, and cannot be imported here"
             how = "callbacks='module:Name' names a class that can be, callbacks='none' goes on without"
