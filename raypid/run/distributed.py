@@ -194,11 +194,8 @@ class DistributedAgent:
     @property
     def learner(self) -> Algorithm[Config] | None:
         """The former name of `algorithm_instance`."""
-        warnings.warn(
-            "self.learner of a DistributedAgent is now called self.algorithm_instance.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        text = "self.learner of a DistributedAgent is now called self.algorithm_instance."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self.algorithm_instance
 
     # -- training --------------------------------------------------------------------------------------------------

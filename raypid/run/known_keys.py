@@ -25,13 +25,8 @@ _ALWAYS = (
 
 
 _COUNTS = ("training_iteration", "timesteps_total", "episodes_total", "learner_updates_total")
-USUAL = (
-    "timesteps_total",
-    "time_total_s",
-    "training_iteration",
-    "episode_reward_mean",
-    "evaluation/episode_reward_mean",
-)
+USUAL = tuple(dict.fromkeys(SHORT.values()))
+"""Stop criteria that have a short form."""
 
 
 @dataclass(frozen=True, slots=True)

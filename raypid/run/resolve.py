@@ -369,12 +369,8 @@ def _settings(request: RunRequest, name: str) -> SettledRun:
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
     laid, given = overlay(request.recorded, request.settings), given_names(request.settings)
     asked = _with_whole_paths(algorithm.Config().replace(laid))
-    run = SettledRun(
-        request=request,
-        run=name,
-        config=asked,
-        sources={key: tuple(each) for key, each in sources_by_setting(laid).items()},
-    )
+    sources = {key: tuple(each) for key, each in sources_by_setting(laid).items()}
+    run = SettledRun(request=request, run=name, config=asked, sources=sources)
     run = run.choose(_by_themselves(algorithm, asked, given, given_names(laid)))
     config = run.config
     num = config.num_learners
@@ -400,10 +396,8 @@ def _by_themselves(
     chosen: dict[str, tuple[object, str]] = {}
     env, env_config = by_id(config.env, config.env_config)
     if env != config.env:
-        chosen |= {
-            "env": (env, "the id that env_config names"),
-            "env_config": (env_config, "without the id, which is env"),
-        }
+        chosen["env"] = (env, "the id that env_config names")
+        chosen["env_config"] = (env_config, "without the id, which is env")
     chosen["custom_args"] = (_custom_args(config.custom_args), "with the project's defaults")
     if config.gpu is not None:
         num_gpus: float = len(gpu_ids(config.gpu))
