@@ -427,10 +427,22 @@ class Beside(Remote):
         return self._group is not None and self._group.running(0) > 0
 
     def _submit(self, order: Order) -> None:
-        group = self._workers()
+        if self._group is None:
+            self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
+            self._group = EvaluatorGroup(
+                self.context.backend,
+                lambda index, restarts: partial(PoliteEvaluator, self.spec),
+                1,
+                num_cpus=0,
+                timeout_s=self.config.worker_timeout_s,
+                losses=self.losses,
+                describe=self.context.workers.describe,
+                kind="evaluator",
+                node=self.node,
+            )
         self._timeouts = self.losses.counts["timeouts"]
-        group.timeout_s = self._time_for(order)
-        group.start(0, PoliteEvaluator.evaluate, self._weights, order)
+        self._group.timeout_s = self._time_for(order)
+        self._group.start(0, PoliteEvaluator.evaluate, self._weights, order)
 
     def _answer(self, wait_s: float) -> Evaluation | None:
         finished = [] if self._group is None else self._group.finished(wait_s)
@@ -446,20 +458,3 @@ class Beside(Remote):
         self._group = None
         if group is not None:
             group.close(interrupt=busy)
-
-    def _workers(self) -> EvaluatorGroup:
-        """The group of one evaluator, built if there is none."""
-        if self._group is None:
-            self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
-            self._group = EvaluatorGroup(
-                self.context.backend,
-                lambda index, restarts: partial(PoliteEvaluator, self.spec),
-                1,
-                num_cpus=0,
-                timeout_s=self.config.worker_timeout_s,
-                losses=self.losses,
-                describe=self.context.workers.describe,
-                kind="evaluator",
-                node=self.node,
-            )
-        return self._group
