@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,7 @@ def evaluate_policy(
     env = env or environment_of(folder, trust=trust)
     _check_spaces(network, env, folder)
     evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
-    try:
-        summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
-    finally:
-        evaluator.close()
+    summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
     info["env"]["env"] = env.env
     info.setdefault("algorithm", "unknown")
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
@@ -216,8 +214,7 @@ def _encode(file: Path, images: list[Any], fps: float) -> None:
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Array], float]:
     """The frames [H, W, 3] of one episode, and how many there are in a second; errors as `_drawn`."""
     spec = _renderable(replace(env, num_envs=1, seed=seed, seed_index=EVALUATION_INDEX))
-    vector = make_vector(spec)
-    try:
+    with closing(make_vector(spec)) as vector:
         obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
         if "mujoco" in sys.modules:
             choose_mujoco_gl(spec.env)
@@ -229,8 +226,6 @@ def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) ->
             if (step.terminated | step.truncated).any():
                 break
         return frames, _steps_a_second(spec, vector)
-    finally:
-        vector.close()
 
 
 def _renderable(spec: EnvSpec) -> EnvSpec:
