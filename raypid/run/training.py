@@ -444,14 +444,18 @@ class Training:
         share = 1.0 if self.backend.name == "local" else 1.0 / len(self.context.workers)
         env, inference, total = (share * sum(r.timing[k] for r in turn.reports) for k in ("env", "inference", "total"))
         result: dict[str, float] = {
-            **self.totals(),
+            "training_iteration": self.iteration,
+            "timesteps_total": self.timesteps,
+            "episodes_total": self.num_episodes,
             "episode_reward_mean": float(np.mean(rewards)) if rewards else nan,
             "episode_reward_min": min(rewards) if rewards else nan,
             "episode_reward_max": max(rewards) if rewards else nan,
             "episode_reward_this_iter": float(np.mean(ended)) if ended else nan,
             "episode_len_mean": float(np.mean(self.lengths)) if self.lengths else nan,
             "time_this_iter_s": seconds,
+            "time_total_s": self.time_total_s,
             "env_steps_per_s": steps / max(seconds - evaluation_s, 1e-9),
+            "learner_updates_total": self.num_updates,
         }
         result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
         result |= {f"lost/{k}": v for k, v in self.context.losses.counts.items()}
