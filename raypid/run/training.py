@@ -130,8 +130,7 @@ class Training:
         self.backend = self.context.backend
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
-        given = resolved.request.settings
-        self.notes = [*notes, *renamed(given), *resolved.notes]
+        self.notes = [*notes, *renamed(resolved.request.settings), *resolved.notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.storage.changes`)."""
