@@ -43,9 +43,8 @@ def settings_of(given: Sequence[object], config: object, settings: Mapping[str, 
     envs = [value for value in given if not isinstance(value, Mapping) and value is not None]
     configs = [value for value in (*given, config) if isinstance(value, Mapping)]
     if config is not None and not isinstance(config, Mapping):
-        value: object = config
-        more = f" A number of steps is stop={value}." if isinstance(value, (int, float)) else ""
-        raise ConfigError(f"config takes a mapping of settings, not {shown(value)}.{more}")
+        more = f" A number of steps is stop={config}." if isinstance(config, (int, float)) else ""
+        raise ConfigError(f"config takes a mapping of settings, not {shown(config)}.{more}")
     if len(each := [*envs, *([settings["env"]] if "env" in settings else [])]) > 1:
         found = [by_name(value) for value in each]
         told = next((told for _, told in found if told), " Settings are keywords: lr=0.001.")
