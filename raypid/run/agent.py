@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # `train` alone does without, and starts sooner
 
 
 A = TypeVar("A", bound="Agent")
-_NO_DEFAULTS = "DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has."
 
 
 class _DefaultConfig:
@@ -31,7 +30,7 @@ class _DefaultConfig:
 
     def __get__(self, agent: Agent | None, owner: type[Agent]) -> dict[str, object]:
         if owner.algorithm is None:
-            raise AttributeError(_NO_DEFAULTS)
+            raise AttributeError("DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has.")
         return ALGORITHMS.get(owner.algorithm).Config().to_dict()
 
 

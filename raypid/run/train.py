@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +97,7 @@ def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) 
                 progress.note(done[1])
                 return done[0]
             check_counts(RunOptions(**settled.request.options))  # type: ignore[arg-type]
-            cls = run if inspect.isclass(run) and issubclass(run, Agent) else Agent
+            cls = run if isinstance(run, type) and issubclass(run, Agent) else Agent
             agent, stop, counts = cls.of(settled), settled.stop, settled.request.options
             agent.add_notes(*hints(agent, settled, "tuned=True"))
             agent.show_in(progress)
@@ -107,4 +106,4 @@ def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) 
 
 
 def _is_distributed(run: object) -> bool:
-    return inspect.isclass(run) and issubclass(run, DistributedAgent)
+    return isinstance(run, type) and issubclass(run, DistributedAgent)
