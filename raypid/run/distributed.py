@@ -237,9 +237,8 @@ class DistributedAgent:
                 raise ConfigError(f"{name} must be at least {int(name in counts)}, not {value}.")
         if self._agent is not None:
             self._agent.check_open()
-        initial = None
-        if init_model_path is not None:
-            initial = read_policy_weights(checkpoint.find_policy(Path(init_model_path)))[1]
+        begins_from = None if init_model_path is None else checkpoint.find_policy(Path(init_model_path))
+        initial = None if begins_from is None else read_policy_weights(begins_from)[1]
         agent = self._built(th_compile)
         if initial is not None:
             agent.set_weights(initial)

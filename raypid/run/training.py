@@ -268,10 +268,10 @@ class Training:
             ConfigError: a linear schedule has no end, or has fallen to 0 at the stop of the last `fit`.
         """
         self.check_open()
-        steps: object = num_train_steps
+        steps = num_train_steps
         if steps is not None and not (isinstance(steps, (int, float, np.integer)) and steps >= 0):
             raise ConfigError(f"num_train_steps takes a number of environment steps, at least 0, not {shown(steps)}.")
-        goal = None if num_train_steps is None else self.timesteps + num_train_steps
+        goal = None if steps is None else self.timesteps + steps
         if goal is not None and max(self.timesteps, self.run_end or 0) < goal < math.inf:
             self.end_schedules(goal)
         if self.config.lacks_end() and (told := self.config.ended(self.timesteps, self.run_end)):
