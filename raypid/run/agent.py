@@ -76,7 +76,6 @@ class Agent(Training):
         registry: Registries | None = None,
         **settings: object,
     ) -> None:
-        self._closed = True  # until there is something to close
         if len(given) == 1 and isinstance(given[0], ResolvedRun):
             super().__init__(given[0])
             return

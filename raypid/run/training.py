@@ -105,11 +105,11 @@ class Training:
 
     time_total_s: float
     """Seconds of training so far, evaluations included."""
+    _closed = True  # until there is something to close
     _policy: DeployedPolicy | None = None
     _policy_is_current = False
 
     def __init__(self, resolved: ResolvedRun) -> None:
-        self._closed = True  # until there is something to close
         self.rollbacks = 0
         """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
         self.run_end: int | None = None
