@@ -62,9 +62,8 @@ class Evaluations:
         self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool, node: str | None = None
     ) -> None:
         self.config, self.context = config, context
-        self.inline: Here | InWorker = (
-            Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
-        )
+        local = context.backend.name == "local"
+        self.inline: Here | InWorker = Here(context, spec) if local else InWorker(config, context, spec)
         """Where evaluations are played that training waits for."""
         next_to_it = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
         self.beside = Beside(config, context, next_to_it, node) if parallel else None

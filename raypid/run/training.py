@@ -288,11 +288,9 @@ class Training:
             start, steps_before = time.perf_counter(), self.timesteps
             self.control.begin_iteration(self.time_total_s)
             try:
-                try:
+                if (turn := next(self._loop, None)) is None:  # a generator that raised is spent, but the run goes on
+                    self._loop = self._new_loop()
                     turn = next(self._loop)
-                except BaseException:
-                    self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
-                    raise
                 result = self._count(turn, start)
             except Halted as halt:
                 if not halt.args:  # nothing of it was learnt from
