@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raypid.check.check import check_env as check_env
     from raypid.envs import register_env as register_env
     from raypid.envs.adapter import OBSERVATION as OBSERVATION
+    from raypid.errors import UserError as UserError
     from raypid.nn.model_catalog import ModelCatalog as ModelCatalog
     from raypid.nn.policy import load_policy as load_policy
     from raypid.outcome import Outcome as Outcome
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from raypid.run.distributed import DistributedAgent as DistributedAgent
     from raypid.run.distributed import DistributedWrapper as DistributedWrapper
     from raypid.run.distributed import IMPALAAgent as IMPALAAgent
+    from raypid.run.events import Listener as Listener
     from raypid.run.setup import setup as setup
     from raypid.run.train import train as train
 
@@ -56,9 +58,11 @@ _LAZY = {
     "DistributedWrapper": "raypid.roles.actor:DistributedWrapper",
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
+    "Listener": "raypid.run.events:Listener",
     "ModelCatalog": "raypid.nn.model_catalog:ModelCatalog",
     "check_env": "raypid.check.check:check_env",
     "Outcome": "raypid.outcome:Outcome",
+    "UserError": "raypid.errors:UserError",
     "register_env": "raypid.envs:register_env",
     "load_policy": "raypid.nn.policy:load_policy",
     "load_project": "raypid.plugins.project:load_project",
@@ -142,17 +146,13 @@ def register_agent(name: str, agent: Entry | None = None) -> Entry | Callable[[E
         UserError: the name is one of raypid's own or that of other code, or the class lacks a method.
     """
     check_name(name, "register_agent")
-    return _register(AGENTS, name, agent, _check_agent)
+    return _register(AGENTS, name, agent, lambda entry: check_methods("an agent", entry, AGENT_METHODS))
 
 
 def _check_model(entry: object) -> None:
     is_network = any(base.__module__.startswith("torch.nn.") for base in getattr(entry, "__mro__", ()))
     if not is_network or hasattr(entry, "choose_actions"):
         check_methods("a model", entry, MODEL_METHODS)
-
-
-def _check_agent(entry: object) -> None:
-    check_methods("an agent", entry, AGENT_METHODS)
 
 
 def _register(
@@ -168,18 +168,6 @@ def _register(
     return add if entry is None else add(entry)
 
 
-def _public() -> set[str]:
-    """The names that raypid offers."""
-    here = {name for name in globals() if name.startswith("register_")}
-    return {
-        "get_registry",
-        "roles",
-        "tune",
-        *here,
-        *_LAZY,
-        *(name + end for name in ALGORITHMS.names() for end in ("", "Agent")),
-    }
-
-
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_public()})
+    agents = {name + end for name in ALGORITHMS.names() for end in ("", "Agent")}
+    return sorted({*globals(), *_LAZY, *agents, "roles", "tune"})

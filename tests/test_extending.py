@@ -219,7 +219,7 @@ def test_the_command_line_trains_and_resumes_a_module_s_class(
         ("PPO", "CartPole-v1", {"network": "both", "memory": "gru"}, "behind which model.memory 'gru'"),
         ("SAC", "Pendulum-v1", {"network": "wide", "memory": "lstm"}, "this algorithm from single rows of its buffer"),
         ("SAC", "CartPole-v1", {"network": "chance"}, "'chance' is a whole model, which learns by itself"),
-        ("CustomModel", "CartPole-v1", {"network": "wide"}, "CustomModel trains a model of your own"),
+        ("CustomModel", "CartPole-v1", {"network": "wide"}, "CustomModel trains a whole model"),
         ("SAC", "Pendulum-v1", {"network": "wide", "custom": {"widht": 3}}, "does not fit network 'wide': .*'widht'"),
         ("SAC", "Pendulum-v1", {"network": "map"}, r"returned a tensor \[2, 3, 1\]"),
     ],

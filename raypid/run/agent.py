@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:  # `train` alone does without, and starts sooner
 
 
 A = TypeVar("A", bound="Agent")
-_NO_DEFAULTS = "DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has."
 
 
 class _DefaultConfig:
@@ -31,21 +29,8 @@ class _DefaultConfig:
 
     def __get__(self, agent: Agent | None, owner: type[Agent]) -> dict[str, object]:
         if owner.algorithm is None:
-            raise AttributeError(_NO_DEFAULTS)
+            raise AttributeError("DEFAULT_CONFIG: an Agent has none before its algorithm is named; raypid.PPO has.")
         return ALGORITHMS.get(owner.algorithm).Config().to_dict()
-
-
-def _check_registry(registry: Registries | None) -> None:
-    """Check that it is this process's own.
-
-    Raises:
-        ConfigError: it is another object.
-    """
-    if registry is not None and registry is not get_registry():
-        raise ConfigError(
-            f"registry takes what raypid.get_registry() returns, not {shown(registry)}. Register with raypid.register_env and "
-            "its kin; what is registered in this process is found without a registry too."
-        )
 
 
 class Agent(Training):
@@ -77,8 +62,6 @@ class Agent(Training):
     """That of the last `fit`."""
     _fitted: Path | None = None
     """Its folder."""
-    _fitted_to = 0
-    """Its last iteration."""
 
     def __init__(
         self,
@@ -90,27 +73,18 @@ class Agent(Training):
         registry: Registries | None = None,
         **settings: object,
     ) -> None:
-        self._closed = True  # until there is something to close
         if len(given) == 1 and isinstance(given[0], ResolvedRun):
             super().__init__(given[0])
             return
-        _check_registry(registry)
-        name = self._algorithm(given, run)
-        given = given if run is not None or self.algorithm is not None else given[1:]
+        if registry not in (None, get_registry()):
+            raise ConfigError(f"registry takes what raypid.get_registry() returns, not {shown(registry)}.")
+        if run is None and self.algorithm is None and given:
+            run, given = given[0], given[1:]
+        name = self.algorithm if run is None else algorithm_of(run)
+        if self.algorithm not in (None, name):
+            how = f"leave run out, or call raypid.Agent({name!r}, ...)"
+            raise ConfigError(f"{type(self).__name__} trains with {self.algorithm}, not with {name}: {how}.")
         super().__init__(resolve(request_of(name, given, config, settings, out=out, tuned=tuned)))
-
-    def _algorithm(self, given: Sequence[object], run: object) -> str | None:
-        """The name of the algorithm: the class's own, `run`, or the first of what was given by position; None if nothing says it."""
-        if run is not None:
-            named = algorithm_of(run)
-            if self.algorithm not in (None, named):
-                raise ConfigError(
-                    f"{type(self).__name__} trains with {self.algorithm}, not with {named}: leave run out, or call raypid.Agent({named!r}, ...)."
-                )
-            return named
-        if self.algorithm is not None:
-            return self.algorithm
-        return None if not given or isinstance(given[0], Mapping) else algorithm_of(given[0])
 
     @classmethod
     def from_checkpoint(
@@ -132,22 +106,19 @@ class Agent(Training):
             ConfigError: it is of another algorithm than this class's; `raypid.Agent` takes any.
             UntrustedError: it names code that may not be imported.
         """
-        request = request_of(cls.algorithm, (), config, settings, out=out, trust=trust)
-        return cls.resumed(settle(replace(request, resume=Path(path))))
+        return cls.of(settle(request_of(cls.algorithm, (), config, settings, out=out, trust=trust, resume=path)))
 
     @classmethod
-    def resumed(cls: type[A], run: SettledRun) -> A:
-        """The agent of a run that goes on from a checkpoint; errors as `from_checkpoint`."""
+    def of(cls: type[A], run: SettledRun) -> A:
+        """The agent of a run, which may go on from a checkpoint; errors as `from_checkpoint`."""
         try:
             return cls(look(run))
         except NotJoined as error:
-            assert run.saved is not None
-            if "address" in run.request.settings or run.saved.manifest["config"].get("address") is None:
+            before = {} if run.saved is None else run.saved.manifest["config"]
+            if "address" in run.request.settings or before.get("address") is None:
                 raise
-            raise NotJoined(
-                f"{error} That is where this run was: address='local' goes on with Ray on this machine, with fit=True too if it is "
-                "smaller, num_workers=0 without Ray."
-            ) from error
+            how = "address='local' goes on with Ray on this machine, with fit=True too if it is smaller, num_workers=0 without Ray"
+            raise NotJoined(f"{error} That is where this run was: {how}.") from error
 
     def fit(
         self,
@@ -206,20 +177,14 @@ class Agent(Training):
             return run()
         finally:
             if run.has_begun:
-                self._stop, self._fitted, self._fitted_to = stop, folder, self.iteration
-
-    def _note_gap(self, folder: Path) -> None:
-        """Say which iterations the folder has no results of, since `train` ran them."""
-        if folder == self._fitted and self.iteration > self._fitted_to:
-            self.notes.append(
-                f"{folder} has no results of iterations after {self._fitted_to} and up to {self.iteration}: train() ran them."
-            )
+                self._stop, self._fitted = stop, folder
 
     def _folder_for(self, out: str | Path | None, overwrite: bool) -> Path:
-        """The folder of a `fit`; notes results that it will lack.
+        """The folder of a `fit`.
 
         Raises:
-            ConfigError: it holds another run, or what `overwrite` must not replace.
+            ConfigError: it holds another run, or what `overwrite` must not replace; or it is this agent's, and has gone on further than
+                the checkpoint that this agent has restored.
         """
         from raypid.run.folder import check_folder
 
@@ -227,30 +192,16 @@ class Agent(Training):
         if folder is None:
             check_folder(None, resume=False, overwrite=overwrite)
             return self.default_out()
-        if overwrite and self._last_save is not None and self._last_save.parent == folder / "checkpoints":
-            raise ConfigError(
-                f"{folder} holds what this agent goes on from: leave overwrite out, or choose another out."
-            )
-        if overwrite or not self._is_own(folder):
+        saved, newest = self._last_save, checkpoint.latest(folder / "checkpoints")
+        if saved is not None and saved.parent.absolute() == (folder / "checkpoints").absolute():
+            if overwrite:
+                raise ConfigError(f"{folder} holds what this agent goes on from: leave overwrite out, or change out.")
+            if newest is not None and newest.name != saved.name:
+                how = f"choose another out, or raypid.train(resume={str(folder)!r})"
+                raise ConfigError(f"{folder} goes on to {newest.name}, this agent goes on from {saved.name}: {how}.")
+        elif overwrite or folder != self._fitted:
             check_folder(folder, resume=False, overwrite=overwrite)
-        self._note_gap(folder)
         return folder
-
-    def _is_own(self, folder: Path) -> bool:
-        """Whether the run in the folder is this agent's, which goes on with it.
-
-        Raises:
-            ConfigError: it is, but has gone on further than the checkpoint that this agent has restored.
-        """
-        if self._last_save is None or self._last_save.parent.absolute() != (folder / "checkpoints").absolute():
-            return folder == self._fitted
-        newest = checkpoint.latest(folder / "checkpoints")
-        if newest is not None and newest.name != self._last_save.name:
-            raise ConfigError(
-                f"{folder} goes on to {newest.name}, this agent goes on from {self._last_save.name}: choose another out, or "
-                f"raypid.train(resume={str(folder)!r})."
-            )
-        return True
 
 
 def check_counts(options: RunOptions) -> None:

@@ -56,20 +56,11 @@ class RunProgram(Program, Protocol):
     """Most trajectories at a time that are being collected, waiting or being learned from."""
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """What `assemble` built."""
-
-    run: ResolvedRun
-    """The run with what was changed to make it fit, and what goes where."""
-    context: Context
-    evaluations: Evaluations
-    notes: list[str]
-    """What the user should know of how it was placed."""
-
-
-def assemble(run: ResolvedRun) -> System:
+def assemble(run: ResolvedRun) -> tuple[ResolvedRun, Context, Evaluations, list[str]]:
     """Build the roles of a run: workers, learner, evaluator.
+
+    Returns the run with what was changed to make it fit and what goes where; its roles; its evaluations; what the user should know of how
+    it was placed.
 
     Raises:
         ConfigError, ResourceError: it does not fit; nothing has started then.
@@ -79,9 +70,8 @@ def assemble(run: ResolvedRun) -> System:
     assert run.plan is not None
     try:
         if not run.sample.is_seeded:
-            notes.append(
-                f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n). Another run with this seed differs."
-            )
+            why = f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n)."
+            notes.append(f"{why} Another run with this seed differs.")
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
         spec = rollout_spec(algorithm, config, network)
         spec.callbacks = run.callbacks if backend.name == "local" else _copied(run.callbacks)
@@ -103,7 +93,7 @@ def assemble(run: ResolvedRun) -> System:
         local, node = backend.name == "local", run.plan.place("evaluator").node
         parallel = config.evaluation_parallel if local else run.plan.at["evaluator"]
         evaluations = Evaluations(config, context, spec, parallel=bool(parallel), node=node)
-        return System(run, context, evaluations, notes)
+        return run, context, evaluations, notes
     except BaseException:
         backend.shutdown()
         raise
@@ -112,6 +102,9 @@ def assemble(run: ResolvedRun) -> System:
 def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec) -> RolloutSpec:
     """What the workers are made from, without callbacks."""
     idle = {**config.idle(), **idle_settings(config, network)}
+    returns = None
+    if isinstance(config, OffPolicyConfig) and config.normalize_rewards:  # the learners of other algorithms see to that
+        returns = DiscountedReturns(config.gamma, config.reward_scale, config.reward_clip)
     return RolloutSpec(
         env=replace(env_spec_of(config), staggers=algorithm.staggers),
         network=network,
@@ -122,7 +115,7 @@ def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec
         noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
         max_crashes=config.max_restarts,
         record_memory=algorithm.flow == "replay" and bool(network.memory),
-        returns=_returns(config),
+        returns=returns,
         networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
     )
 
@@ -139,13 +132,6 @@ def _copied(callbacks: Callbacks | None) -> Callbacks | None:
         raise ConfigError(
             f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}. Open files and connections in on_start."
         ) from error
-
-
-def _returns(c: Config) -> DiscountedReturns | None:
-    """What workers say of returns: the rewards of replay are divided by their deviation, others' learners see to that."""
-    if not (isinstance(c, OffPolicyConfig) and c.normalize_rewards):
-        return None
-    return DiscountedReturns(c.gamma, c.reward_scale, c.reward_clip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +169,8 @@ class _Builder:
             handle = backend.here(build)
             backend.get(handle.submit(Learner.weights))  # raises what the factory raised
         except TimeoutError:
-            who = f"The {c.num_learners} learners" if c.num_learners > 1 else "The learner"
-            raise ResourceError(
-                f"{who} found no place in the cluster within {_PLACE_SECONDS:g} s: its CPUs or GPUs are taken."
-            ) from None
+            why = f"num_learners {c.num_learners} found no place within {_PLACE_SECONDS:g} s"
+            raise ResourceError(f"{why}: the cluster's CPUs or GPUs are taken.") from None
         return handle
 
     def _learners(self, build: Callable[..., Learner]) -> LearnerGroup:

@@ -40,10 +40,8 @@ class BestPolicy:
                 _, weights, info, _ = read_policy_weights(folder)
                 if info.get("score") is not None:
                     self.score, self.timesteps = float(info["score"]), int(info["timesteps_total"])
-                    final = info.get("final")
-                    self.final = (
-                        None if final is None else {k: math.nan if final[k] is None else final[k] + 0 for k in _FINAL}
-                    )
+                    if (final := info.get("final")) is not None:
+                        self.final = {k: math.nan if final[k] is None else final[k] + 0 for k in _FINAL}
                     self.weights = weights
                 return
 

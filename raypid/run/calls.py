@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from raypid.errors import shown
 from raypid.plugins.registry import ALGORITHMS, by_name
@@ -13,14 +14,7 @@ from raypid.settings.request import RunRequest, join
 
 
 def request_of(
-    run: str | None,
-    given: Sequence[object],
-    config: object,
-    settings: Mapping[str, object],
-    *,
-    out: str | Path | None = None,
-    tuned: bool | str = False,
-    trust: bool = False,
+    run: str | None, given: Sequence[object], config: object, settings: Mapping[str, object], **asked: Any
 ) -> RunRequest:
     """Build the request of a call.
 
@@ -28,24 +22,16 @@ def request_of(
         run: the algorithm's name; None: a file may name it.
         given: what was given by position: the environment, or a mapping of settings.
         config: a mapping of settings, or a file that says the same of a run as `--config`.
+        asked: other fields of the request, in the forms that people write.
 
     Raises:
         ConfigError: something was given twice, or the file is wrong.
     """
     file = RunRequest()
     if isinstance(config, str | Path):
-        file = read_runs([config], run, trust=trust, given=settings, option="config")
-        if run is None and file.run is None:
-            raise ConfigError(f"{config} names no algorithm: give one, or add run: PPO to the file.")
+        file = read_runs([config], run, trust=asked.get("trust", False), given=settings, option="config")
         config = None
-    asked = RunRequest(
-        run=run,
-        settings=settings_of(given, config, settings),
-        out=None if out is None else Path(out),
-        tuned=tuned,
-        trust=trust,
-    )
-    return join(file, asked)
+    return join(file, RunRequest(run=run, settings=settings_of(given, config, settings), **asked))
 
 
 def settings_of(given: Sequence[object], config: object, settings: Mapping[str, object]) -> Given:
@@ -57,10 +43,9 @@ def settings_of(given: Sequence[object], config: object, settings: Mapping[str, 
     envs = [value for value in given if not isinstance(value, Mapping) and value is not None]
     configs = [value for value in (*given, config) if isinstance(value, Mapping)]
     if config is not None and not isinstance(config, Mapping):
-        value: object = config
-        more = f" A number of steps is stop={value}." if isinstance(value, (int, float)) else ""
-        raise ConfigError(f"config takes a mapping of settings, not {shown(value)}.{more}")
-    if len(each := [*envs, *(settings[name] for name in ("env",) if name in settings)]) > 1:
+        more = f" A number of steps is stop={config}." if isinstance(config, (int, float)) else ""
+        raise ConfigError(f"config takes a mapping of settings, not {shown(config)}.{more}")
+    if len(each := [*envs, *([settings["env"]] if "env" in settings else [])]) > 1:
         found = [by_name(value) for value in each]
         told = next((told for _, told in found if told), " Settings are keywords: lr=0.001.")
         raise ConfigError(f"Give one environment: {' or '.join(what for what, _ in found)}?{told}")
@@ -105,10 +90,7 @@ def algorithm_of(run: object) -> str:
         return known
     if isinstance(run, type) and hasattr(run, "Config"):
         if not (isinstance(run.Config, type) and issubclass(run.Config, Config)):
-            raise ConfigError(
-                f"{run.__name__}.Config must be a dataclass with the settings, a subclass of raypid.settings.config.Config or of another algorithm's "
-                f"Config, not {shown(run.Config)}."
-            )
+            raise ConfigError(f"{run.__name__}.Config must be a dataclass that extends raypid.settings.config.Config.")
         if run.__name__ not in ALGORITHMS or ALGORITHMS.get(run.__name__) is not run:
             ALGORITHMS.add(run.__name__, run)
         return run.__name__

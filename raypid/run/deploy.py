@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,7 @@ def evaluate_policy(
     env = env or environment_of(folder, trust=trust)
     _check_spaces(network, env, folder)
     evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
-    try:
-        summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
-    finally:
-        evaluator.close()
+    summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
     info["env"]["env"] = env.env
     info.setdefault("algorithm", "unknown")
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
@@ -115,10 +113,7 @@ def environment_of(
     names = {"env": spec.env, "env_config": spec.env_config, "custom_args": spec.args}
     check_names(folder, names, trusted=trust or signed, given=given)
     if str(spec.env).startswith("__main__:"):
-        raise UserError(
-            f"This policy was trained in {spec.env}, a class of a script or notebook that cannot be imported here. "
-            "Name an environment that can be: env='module:Name'."
-        )
+        raise UserError(f"{spec.env} is of a script or notebook: name one that can be imported, env='module:Name'.")
     return spec
 
 
@@ -139,15 +134,9 @@ def check_video(out: Path) -> None:
     """Check that a video can be written to `out`, before any episode is played.
 
     Raises:
-        UserError: imageio is not installed, the ending is not that of a video, it is a folder, or it lies in a folder that is not there
-            and whose parent is not there either, as where the name is mistyped or an address.
+        UserError: imageio is not installed, the ending is not that of a video, the file cannot be written, or it lies in a folder that is
+            not there and whose parent is not there either, as where the name is mistyped or an address.
     """
-    if not out.name:
-        raise UserError("--video takes the name of a file that ends in .mp4 or .gif, such as film.mp4.")
-    if os.path.isdir(out):
-        raise UserError(
-            f"--video takes the name of a file; {shown(str(out))} is a folder: {shown(str(out / 'film.mp4'))} lies in it."
-        )
     if out.suffix.lower() not in VIDEOS:
         raise UserError(f"--video takes a file that ends in .mp4 or .gif, not {shown(out.name)}.")
     if not os.path.exists(out.parent.parent):
@@ -173,10 +162,6 @@ def record_video(
 
     _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
-    if not frames:
-        raise UserError(
-            f"{env.env} cannot be filmed: it has no render_mode 'rgb_array' and its observation is not an image."
-        )
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
     images: list[Any] = [f[:height, :width] for f in frames]
     with usable(out, "The video"):
@@ -227,25 +212,20 @@ def _encode(file: Path, images: list[Any], fps: float) -> None:
 
 
 def _rendered(env: EnvSpec, policy: DeployedPolicy, seed: int, explore: bool) -> tuple[list[Array], float]:
-    """The frames [H, W, 3] of one episode, empty if the environment cannot be drawn; and how many there are in a second."""
+    """The frames [H, W, 3] of one episode, and how many there are in a second; errors as `_drawn`."""
     spec = _renderable(replace(env, num_envs=1, seed=seed, seed_index=EVALUATION_INDEX))
-    vector = make_vector(spec)
-    try:
+    with closing(make_vector(spec)) as vector:
         obs = vector.reset(stream_seeds(spec))  # those of the evaluator's first stream
         if "mujoco" in sys.modules:
             choose_mujoco_gl(spec.env)
         frames: list[Array] = []
         for _ in range(MAX_VIDEO_STEPS):
-            if (image := _drawn(vector, obs, spec.env)) is None:
-                return [], FPS
-            frames.append(image)
+            frames.append(_drawn(vector, obs, spec.env))
             step = vector.step(tree_map(np.asarray, as_tree(policy.act(obs, explore=explore))))
             obs = step.obs
             if (step.terminated | step.truncated).any():
                 break
         return frames, _steps_a_second(spec, vector)
-    finally:
-        vector.close()
 
 
 def _renderable(spec: EnvSpec) -> EnvSpec:
@@ -277,20 +257,19 @@ def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
     return float(fps) / spec.action_repeat
 
 
-def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
-    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged; None without either.
+def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array:
+    """The first stream as [H, W, 3] uint8: as it renders, or the first image of its observation, enlarged.
 
     Raises:
-        UserError: its `render` raised.
+        UserError: it has neither, or its `render` raised.
     """
     env: object = vector.envs[0] if isinstance(vector, PythonVector) else None
     if getattr(env, "render_mode", None) == "rgb_array" and hasattr(env, "render"):
         try:
             frame: Array | None = env.render()
         except Exception as error:  # MuJoCo has errors of its own
-            raise UserError(
-                f"{name} cannot be filmed: its render raised {type(error).__name__}: {reason(error)}"
-            ) from error
+            why = f"its render raised {type(error).__name__}: {reason(error)}"
+            raise UserError(f"{name} cannot be filmed: {why}") from error
         if frame is not None:
             return frame
     for _, x in tree_leaves(obs):
@@ -302,4 +281,4 @@ def _drawn(vector: VectorEnv, obs: Tree, name: object) -> Array | None:
         scale = max(1, 240 // max(image.shape[:2]))
         image = image.repeat(scale, 0).repeat(scale, 1)
         return image if image.ndim == 3 else np.repeat(image[..., None], 3, -1)
-    return None
+    raise UserError(f"{name} cannot be filmed: it has no render_mode 'rgb_array' and does not return images.")

@@ -155,24 +155,21 @@ class DistributedAgent:
         if (algorithm.flow, algorithm.collect) != ("async", "trajectory"):
             raise ConfigError(f"A DistributedAgent runs IMPALA, APPO or a subclass of theirs, not {self.algorithm}.")
         if not self.tag or Path(self.tag).name != self.tag:
-            raise ConfigError(
-                f"tag is part of a folder's name: it must not be empty or have slashes, not {self.tag!r}."
-            )
+            raise ConfigError(f"tag begins a folder's name: it must not be empty or have slashes, not {self.tag!r}.")
         for name in ("num_steps", "num_actors", "num_learners", "num_storages"):
             if not isinstance(value := getattr(self, name), int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}.")
         if self.num_learners > self.num_actors:
             raise ConfigError(
-                f"num_learners must be at most num_actors, not {self.num_learners} for {self.num_actors}: "
-                "each learner needs actors of its own."
+                f"num_learners must be at most num_actors, not {self.num_learners} for {self.num_actors}."
             )
 
     def _check_storages(self) -> None:
         update = max(ALGORITHMS.get(self.algorithm).update_size(self.config), self.config.num_learners)
         if self.num_storages < update:
             raise ConfigError(
-                f"num_storages {self.num_storages} can never hold the {update} rollouts that an update takes: set it to at "
-                f"least {update}, or lower fragments_per_update or num_learners."
+                f"num_storages {self.num_storages} can never hold the {update} rollouts of an update: set it to at least {update}, or lower "
+                "fragments_per_update or num_learners."
             )
 
     # -- what a subclass may override ------------------------------------------------------------------------------
@@ -197,11 +194,8 @@ class DistributedAgent:
     @property
     def learner(self) -> Algorithm[Config] | None:
         """The former name of `algorithm_instance`."""
-        warnings.warn(
-            "self.learner of a DistributedAgent is now called self.algorithm_instance.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        text = "self.learner of a DistributedAgent is now called self.algorithm_instance."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self.algorithm_instance
 
     # -- training --------------------------------------------------------------------------------------------------
@@ -243,9 +237,8 @@ class DistributedAgent:
                 raise ConfigError(f"{name} must be at least {int(name in counts)}, not {value}.")
         if self._agent is not None:
             self._agent.check_open()
-        initial = None
-        if init_model_path is not None:
-            initial = read_policy_weights(checkpoint.find_policy(Path(init_model_path)))[1]
+        begins_from = None if init_model_path is None else checkpoint.find_policy(Path(init_model_path))
+        initial = None if begins_from is None else read_policy_weights(begins_from)[1]
         agent = self._built(th_compile)
         if initial is not None:
             agent.set_weights(initial)
@@ -396,10 +389,8 @@ def _settings(kwargs: Mapping[str, object], known: Iterable[str]) -> dict[str, o
         if ours := _OURS.get(key.replace("-", "_")):
             raise ConfigError(f"Setting {key!r} is called {ours} here.")
     if (width := given.pop("hidden_dim", None)) is not None:
-        model = given.get("model", {})
-        if not isinstance(model, Mapping):
-            raise ConfigError(f"model takes a mapping such as {{'network': 'mlp'}}, not {model!r}.")
-        if "model.hidden" in given or "hidden" in model:
+        model = given.get("model")
+        if "model.hidden" in given or (isinstance(model, Mapping) and "hidden" in model):
             raise ConfigError("hidden_dim and model.hidden are the same setting: give one of them.")
-        given["model"] = {**model, "hidden": [width] * 2}
+        given["model.hidden"] = [width] * 2
     return given

@@ -62,19 +62,12 @@ class Evaluations:
         self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool, node: str | None = None
     ) -> None:
         self.config, self.context = config, context
-        self.inline: Here | InWorker = (
-            Here(context, spec) if context.backend.name == "local" else InWorker(config, context, spec)
-        )
+        local = context.backend.name == "local"
+        self.inline: Here | InWorker = Here(context, spec) if local else InWorker(config, context, spec)
         """Where evaluations are played that training waits for."""
         next_to_it = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
         self.beside = Beside(config, context, next_to_it, node) if parallel else None
-        self.automatic = False
-        """Without an evaluation_interval: evaluate beside training whenever the evaluator is free, inline in at most a tenth of the
-        time."""
-        self.every_steps = 0
-        """Environment steps between evaluations, all of them inline. With 0, iterations or time decide. Set by `plan`."""
-        self.goal: float | None = None
-        """An evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers."""
+        self.plan()
         self.last: Played | None = None
         self.cut = self.overdue = 0
         """Episodes of all evaluations so far that did not end and were cut; those of them that took too long."""
@@ -83,16 +76,16 @@ class Evaluations:
         self.env = spec.env
         self._owed = False
         self._expected_s = 0.0
-        self._periods = 0
         self._ended = time.perf_counter()
 
     def plan(self, *, in_run: bool = False, goal: float | None = None, every_steps: int = 0) -> None:
         """Say when training evaluates from here on, besides the settings.
 
         Args:
-            in_run: by time, if the settings say nothing.
-            goal: see the attribute.
-            every_steps: environment steps between evaluations; 0: as the settings say.
+            in_run: by time, if the settings say nothing: beside training whenever the evaluator is free, inline in at most a tenth of
+                the time.
+            goal: an evaluation whose mean reaches this is repeated with CONFIRM_EPISODES episodes, which replace its numbers.
+            every_steps: environment steps between evaluations, all of them inline; 0: as the settings say.
         """
         self.goal, self.every_steps = goal, every_steps
         self.automatic = in_run and self.config.evaluation_interval is None
@@ -111,7 +104,10 @@ class Evaluations:
         if self.every_steps:
             periods, self._periods = self._periods, self.context.timesteps // self.every_steps
             return self._now(iteration) if self._periods > periods or self._owed else None
-        played = self._result() if self.beside is not None else None
+        played = None
+        if self.beside is not None:
+            was_busy, played = self.beside.busy, self._noted(self.beside.result())
+            self._owed |= was_busy and played is None and not self.beside.busy
         if not self._is_due(iteration, expected_s):
             return played
         if self.beside is None:
@@ -193,13 +189,6 @@ class Evaluations:
         self._owed = False
         beside.start(self.context.weights.for_evaluator(), self.context.timesteps, self._order(iteration))
 
-    def _result(self, wait_s: float = 0.0) -> Played | None:
-        assert self.beside is not None
-        was_busy = self.beside.busy
-        played = self._noted(self.beside.result(wait_s))
-        self._owed |= was_busy and played is None and not self.beside.busy
-        return played
-
     def _is_due(self, iteration: int, expected_s: float | None) -> bool:
         interval = self.config.evaluation_interval
         if interval is not None:
@@ -264,10 +253,10 @@ class Here:
 class Remote(ABC):
     """Evaluates in another process, one evaluation at a time."""
 
-    _weights: Future[Weights]
-    """Those that play in the newest evaluation."""
     _given: Future[Weights]
-    """The same, as they were given."""
+    """The weights of the newest evaluation, as they were given."""
+    _weights: Future[Weights]
+    """The same, where the other process finds them."""
     _timesteps = 0
     """Environment steps on which they were trained."""
 
@@ -282,20 +271,36 @@ class Remote(ABC):
         """Whether an evaluation is under way."""
 
     @abstractmethod
-    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
-        """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
+    def _submit(self, order: Order) -> None:
+        """Ask the other process, if it is there, to evaluate the weights."""
 
     @abstractmethod
+    def _answer(self, wait_s: float) -> Evaluation | None:
+        """The evaluation, if it ends within `wait_s` seconds; raises what `result` does, and ArgumentLost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Drop what is being played. The next evaluation builds anew what was ended."""
+
+    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
+        """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
+        if self.busy:
+            self.close()
+        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
+        self._submit(order)
+
     def result(self, wait_s: float = 0.0) -> Played | None:
         """The evaluation, if it ends within `wait_s` seconds. A process that died or is overdue is replaced and its job dropped.
 
         Raises:
             WorkersFailed: more processes were lost than max_restarts allows. Also anything that the evaluation itself raised.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Drop what is being played. The next evaluation builds anew what was ended."""
+        try:
+            evaluation = self._answer(wait_s)
+        except ArgumentLost:
+            self._mend_weights()
+            return None
+        return None if evaluation is None else Played(evaluation, self._weights, self._timesteps)
 
     def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
         """Evaluate and wait for the result; None if interrupted, or if the process that played was lost."""
@@ -314,7 +319,7 @@ class Remote(ABC):
                 return played
         return None
 
-    def _weights_lost(self) -> None:
+    def _mend_weights(self) -> None:
         """The weights that were to play are lost with their learner, which is built anew when it is asked."""
         self.context.backend.get(self._given)
 
@@ -342,10 +347,8 @@ class InWorker(Remote):
     def busy(self) -> bool:
         return self._call is not None
 
-    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
-        self.close()
+    def _submit(self, order: Order) -> None:
         workers = self.context.workers
-        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
         if not workers.present:
             return
         self._seconds, self._worker = self._time_for(order), workers.present[0]
@@ -353,7 +356,7 @@ class InWorker(Remote):
         self._handle = workers.handles[self._worker]
         self._call = self._handle.submit(RolloutWorker.evaluate, self.spec, self._weights, order)
 
-    def result(self, wait_s: float = 0.0) -> Played | None:
+    def _answer(self, wait_s: float) -> Evaluation | None:
         if self._call is None:
             return None
         self.context.workers.look()
@@ -365,9 +368,9 @@ class InWorker(Remote):
         try:
             if not ready:
                 raise TimeoutError
-            return Played(self.context.backend.get(call), self._weights, self._timesteps)
+            return self.context.backend.get(call)
         except ArgumentLost:
-            self._weights_lost()
+            raise
         except (WorkerLost, TimeoutError) as error:
             self._timeouts += isinstance(error, TimeoutError)
             if self._is_there:
@@ -422,36 +425,7 @@ class Beside(Remote):
     def busy(self) -> bool:
         return self._group is not None and self._group.running(0) > 0
 
-    def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
-        if self.busy:
-            self.close()
-        group = self._workers()
-        self._timeouts = self.losses.counts["timeouts"]
-        group.timeout_s = self._time_for(order)
-        self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
-        group.start(0, PoliteEvaluator.evaluate, self._weights, order)
-
-    def result(self, wait_s: float = 0.0) -> Played | None:
-        group = self._group
-        if group is None:
-            return None
-        try:
-            for _, (evaluation, _) in group.finished(wait_s):
-                return Played(evaluation, self._weights, self._timesteps)
-        except ArgumentLost:
-            if not self.context.weights.mend(None):
-                self._weights_lost()
-        return None
-
-    def close(self) -> None:
-        """End the process, without waiting for a running evaluation."""
-        group, busy = self._group, self.busy
-        self._group = None
-        if group is not None:
-            group.close(interrupt=busy)
-
-    def _workers(self) -> EvaluatorGroup:
-        """The group of one evaluator, built if there is none."""
+    def _submit(self, order: Order) -> None:
         if self._group is None:
             self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
             self._group = EvaluatorGroup(
@@ -465,4 +439,21 @@ class Beside(Remote):
                 kind="evaluator",
                 node=self.node,
             )
-        return self._group
+        self._timeouts = self.losses.counts["timeouts"]
+        self._group.timeout_s = self._time_for(order)
+        self._group.start(0, PoliteEvaluator.evaluate, self._weights, order)
+
+    def _answer(self, wait_s: float) -> Evaluation | None:
+        finished = [] if self._group is None else self._group.finished(wait_s)
+        return next((evaluation for _, (evaluation, _) in finished), None)
+
+    def _mend_weights(self) -> None:
+        if not self.context.weights.mend(None):
+            super()._mend_weights()
+
+    def close(self) -> None:
+        """End the process, without waiting for a running evaluation."""
+        group, busy = self._group, self.busy
+        self._group = None
+        if group is not None:
+            group.close(interrupt=busy)

@@ -25,13 +25,8 @@ _ALWAYS = (
 
 
 _COUNTS = ("training_iteration", "timesteps_total", "episodes_total", "learner_updates_total")
-USUAL = (
-    "timesteps_total",
-    "time_total_s",
-    "training_iteration",
-    "episode_reward_mean",
-    "evaluation/episode_reward_mean",
-)
+USUAL = tuple(dict.fromkeys(SHORT.values()))
+"""Stop criteria that have a short form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +113,7 @@ def check_stop(stop: object, known: KnownKeys) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.")
         if value <= 0 and (key.endswith(("_total", "_total_s")) or key == "training_iteration"):
-            raise ConfigError(
-                f"The stop criterion {key!r} takes a number above 0, not {value}: it would be met at once."
-            )
+            raise ConfigError(f"The stop criterion {key!r} takes a number above 0, not {value}.")
         if key in _COUNTS and value != int(value):
             raise ConfigError(f"The stop criterion {key!r} takes a whole number, not {value}.")
         checked[key] = float(value)

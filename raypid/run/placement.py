@@ -62,8 +62,10 @@ def look(run: ResolvedRun) -> tuple[ResolvedRun, list[str]]:
     """
     config, network = run.config, run.network
     if not _joins(config):
-        config, notes = _fitted(config, needs_of(config, network), _here(config))
-        return _placed(run, config, _plan_here(config, network)), notes
+        config, notes = _fitted(config, needs_of(config, network), Has.here(config.num_cpus if config.on_ray else None))
+        has = {CPU: float(config.num_cpus or num_cores()), GPU: float(num_gpus())}
+        here = Node("", "this machine", has, has, has_driver=True)
+        return _placed(run, config, plan(needs_of(config, network).roles, [here])), notes
     backend = _joined(config)
     try:
         try:
@@ -72,7 +74,7 @@ def look(run: ResolvedRun) -> tuple[ResolvedRun, list[str]]:
             if (later := _planned_empty(backend, config, network, error)) is None:
                 raise
             found = later
-            notes = [f"The plan is for when other runs have ended. Now the cluster is full: {_hinted(error)}"]
+            notes = [f"The plan is for when other runs have ended. Now the cluster is full: {error}"]
         return _placed(run, config, found), [*notes, *found.notes(), *backend.notes]
     finally:
         backend.shutdown()
@@ -97,9 +99,8 @@ def place(run: ResolvedRun) -> tuple[ResolvedRun, Backend, list[str]]:
     if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     if not _joins(config):
-        config, notes = _fitted(config, needs_of(config, network), _here(config))
-        backend: Backend = _started(config) if config.on_ray else LocalBackend()
-        return _placed(run, config, _plan_here(config, network)), backend, notes
+        run, notes = look(run)
+        return run, _started(run.config) if run.config.on_ray else LocalBackend(), notes
     cluster = _joined(config)
     try:
         config, found, notes = _reserved(cluster, config, network)
@@ -121,17 +122,6 @@ def _joined(config: Config) -> RayBackend:
     return RayBackend(config.address)
 
 
-def _here(config: Config) -> Has:
-    """This machine, or what Ray will be told of it."""
-    return Has.here(config.num_cpus if config.on_ray else None)
-
-
-def _plan_here(config: Config, network: NetworkSpec) -> Placement:
-    """The plan of a run for which no cluster is joined: all of it is on this machine."""
-    has = {CPU: float(config.num_cpus or num_cores()), GPU: float(num_gpus())}
-    return plan(needs_of(config, network).roles, [Node("", "this machine", has, has, has_driver=True)])
-
-
 def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Placement, list[str]]:
     """Plan for what is free, and reserve that. Where somebody else was quicker, plan again.
 
@@ -145,8 +135,6 @@ def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tup
         try:
             fitting, found, notes = _planned(backend, patient, network)
         except ResourceError as error:
-            if not patient.wait_for_room_s and _planned_empty(backend, patient, network, error) is not None:
-                raise ResourceError(_hinted(error), error.shortages, error.fits) from None
             if not (patient.wait_for_room_s and error.may_pass and backend.is_shared):
                 raise
             if waited := _waited(backend, patient, network, error):
@@ -168,11 +156,6 @@ def _planned_empty(backend: RayBackend, config: Config, network: NetworkSpec, er
         return None
     found = plan(needs_of(config, network).roles, [replace(node, free=node.total) for node in backend.nodes()])
     return found if found.is_whole else None
-
-
-def _hinted(error: ResourceError) -> str:
-    """What is short, and that a run may wait for it."""
-    return f"{error} wait_for_room_s=600 waits until there is room."
 
 
 def _waited(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Placement | None:
@@ -199,7 +182,13 @@ def _planned(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tupl
     needs, deadline = needs_of(config, network), time.monotonic() + _RELEASE_SECONDS
     while _is_being_freed(needs, nodes := backend.nodes()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus))
+    try:
+        config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus))
+    except ResourceError as error:
+        if config.wait_for_room_s or _planned_empty(backend, config, network, error) is None:
+            raise
+        hint = f"{error} wait_for_room_s=600 waits until there is room."
+        raise ResourceError(hint, error.shortages, error.fits) from None
     return config, plan(needs_of(config, network).roles, nodes), notes
 
 
@@ -286,9 +275,7 @@ def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value]
     follow = {name: most for name, most in _bounds(changed).items() if 0 < most < (getattr(changed, name, None) or 0)}
     before, default = config.idle(), type(config)()
     changed = changed.replace(follow)
-    parts = {
-        name: getattr(changed, name) for name in ("num_learners", "num_replay_shards") if getattr(changed, name, 0)
-    }
+    parts = {name: num for name in ("num_learners", "num_replay_shards") if (num := getattr(changed, name, 0))}
     for nums in itertools.islice(itertools.product(*(range(num, -1, -1) for num in parts.values())), _MOST_TRIED):
         fewer = {name: num for name, num in zip(parts, nums, strict=True) if num != getattr(config, name)}
         whole = {**changes, **follow, **fewer}
@@ -303,11 +290,8 @@ def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value]
 
 def _bounds(config: Config) -> dict[str, int]:
     """Settings that fall with others: name -> the most that others leave it."""
-    bounds = {
-        "num_learners": config.num_workers,
-        "num_replay_shards": config.num_workers,
-        "num_envs_per_worker": MOST_ENVS,
-    }
+    workers = config.num_workers
+    bounds = {"num_learners": workers, "num_replay_shards": workers, "num_envs_per_worker": MOST_ENVS}
     if rows := getattr(config, "buffer_size", 0):
         streams = config.num_envs_per_worker * max(1, config.num_workers)
         bounds |= {"start_steps": rows, "fragment_length": rows // (2 * streams)}

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
@@ -35,7 +33,7 @@ from raypid.phases import phase
 from raypid.plugins import project
 from raypid.plugins.arguments import arguments
 from raypid.plugins.extras import need
-from raypid.plugins.modules import apart, entry_name, located, names_file, to_json
+from raypid.plugins.modules import entry_name, located, names_file, to_json
 from raypid.plugins.registry import ALGORITHMS, NETWORKS, import_string, is_model
 from raypid.plugins.trust import check_names
 from raypid.report.logger import read_params
@@ -71,6 +69,8 @@ from raypid.types import Weights
 AlgorithmClass: TypeAlias = type[Algorithm[Config]]
 Choices: TypeAlias = Mapping[str, tuple[object, str]]
 """Settings that were left open -> the value that raypid chooses, and why."""
+_BEGINS_FROM = ("init_from", "weights_file")
+"""Settings that say where a new run begins."""
 S = TypeVar("S", bound="SettledRun")
 LONG_EPISODES = range(501, 1_001)
 """Time limits, in steps, at which settings take the values of `where_long`."""
@@ -185,8 +185,7 @@ def standing(request: RunRequest) -> RunRequest:
             begun = for_algorithm(begun, str(begun.run))
             request = replace(join(begun, request), out=request.resume, resume=None, overwrite=True, tuned=False)
     folder = request.resume if isinstance(request.resume, Path) else request.out
-    is_resumed = request.resume is not None
-    check_folder(folder, resume=is_resumed, overwrite=request.overwrite)
+    check_folder(folder, resume=request.resume is not None, overwrite=request.overwrite)
     return replace(request, out=folder)
 
 
@@ -202,15 +201,13 @@ def settle(request: RunRequest) -> SettledRun:
 def _in_out(request: RunRequest) -> RunRequest:
     """Turn resume=True into the folder of `out` if a run is there, and into nothing else."""
     if request.out is None:
-        raise ConfigError(
-            "resume=True needs a folder, where the run goes on or begins: give out='runs/a', or resume='runs/a' for a run that is there."
-        )
+        raise ConfigError("resume=True needs a folder, where the run goes on or begins: give out='runs/a'.")
     _check_beside_resume(replace(request, tuned=False), request.out)
     has_checkpoint = checkpoint.latest(request.out / "checkpoints") is not None
     if not has_checkpoint and not is_record(RunFolder(request.out).params):
         return replace(request, resume=None)
     request = replace(request, resume=request.out, tuned=False)
-    return request.without_beginning() if has_checkpoint else request
+    return replace(request, settings=request.settings.without(*_BEGINS_FROM)) if has_checkpoint else request
 
 
 def _check_beside_resume(request: RunRequest, folder: Path) -> None:
@@ -219,17 +216,13 @@ def _check_beside_resume(request: RunRequest, folder: Path) -> None:
     Raises:
         ConfigError: names the two options.
     """
-    resume = f"resume={str(folder)!r}"
-    if request.out is not None and request.out != folder:
-        raise ConfigError(
-            f"Give {resume} or out={str(request.out)!r}, not both: a resumed run goes on in its own folder."
-        )
-    if request.overwrite:
-        raise ConfigError(f"Give {resume}, which goes on with a run, or overwrite=True, which replaces it: not both.")
-    if request.tuned:
-        raise ConfigError(
-            f"tuned={request.tuned!r} is for new runs: {resume} goes on with the saved settings and those given beside it."
-        )
+    others = {
+        f"out={str(request.out)!r}: a resumed run goes on in its own folder": request.out not in (None, folder),
+        "overwrite=True, which replaces it": request.overwrite,
+        f"tuned={request.tuned!r}: a resumed run goes on with its own settings and those given beside it": request.tuned,
+    }
+    for other in (text for text, given in others.items() if given):
+        raise ConfigError(f"resume={str(folder)!r} goes on with a run, and does not go with {other}.")
 
 
 def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
@@ -249,26 +242,34 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     if checkpoint.latest(folder / "checkpoints") is not None:
         return None
     file = read_run(folder / PARAMS)
-    trusted = request.trust or has_signature(PARAMS, params)
-    check_names(folder, {"algorithm": file.run}, trusted=trusted, given={"algorithm": request.run or ""})
-    _check_algorithm(folder, file.run, request.run)
+    is_signed = has_signature(PARAMS, params)
+    _check_algorithm(folder, file.run, request, is_signed=is_signed)
     names = overlay(file.recorded, request.settings)
     where = {key: value for key, value in names.items() if canonical(key) in ("backend", "num_workers")}
     if not Config().replace(where).on_ray:
         names = names.without("address")  # nothing will be joined
-    check_names(folder, names, trusted=trusted, given=request.settings)
+    check_names(folder, names, trusted=request.trust or is_signed, given=request.settings)
     steps = int(RunFolder(folder, tolerant=True).last("timesteps_total", 0))
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
     return replace(file, stop=params["stop"], notes=(note,), is_begun=True)
 
 
-def _check_algorithm(folder: Path, held: str | None, asked: str | None) -> None:
-    """Refuse to go on with a run of the algorithm `held` as one of `asked`, if that is given.
+def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
+    """The algorithm of a checkpoint; errors as `_check_algorithm`."""
+    _check_algorithm(folder, saved.manifest["algorithm"], request, is_signed=saved.manifest["signed"])
+    return saved.manifest["algorithm"]
+
+
+def _check_algorithm(folder: Path, held: str | None, request: RunRequest, *, is_signed: bool) -> None:
+    """Check that a run of the algorithm `held` may go on as what is asked for.
 
     Raises:
-        ConfigError
+        UntrustedError: it may not be imported.
+        ConfigError: another one is asked for.
     """
+    asked, trusted = request.run, request.trust or is_signed
+    check_names(folder, {"algorithm": held}, trusted=trusted, given={"algorithm": asked or ""})
     if asked and asked != held:
         raise ConfigError(
             f"{folder} holds a run of {held}, not of {asked}: leave the algorithm out (raypid.Agent takes any), and the run goes on with its own."
@@ -282,7 +283,6 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     saved = checkpoint.open_checkpoint(folder)
     manifest = saved.manifest
     name = saved_algorithm(folder, saved, request)
-    _check_algorithm(folder, name, request.run)
     below = Given({**manifest["config"], "init_from": None}, "resume", str(folder))
     config: Config = ALGORITHMS.get(name).Config().replace(overlay(below, given))
     names = config.to_dict()
@@ -291,44 +291,37 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     check_names(folder, names, trusted=request.trust or manifest["signed"], given=given)
     program = manifest.get("program", "")
     if program and not program.startswith("raypid."):
-        raise ConfigError(
-            f"{folder} was trained by {program}, which has its own run and update: build one in Python, call restore({str(folder)!r}) "
-            "and then train."
-        )
-    if any(given.get(name) is not None for name in ("init_from", "weights_file")):
-        raise ConfigError(
-            "init_from has no effect here: the checkpoint's weights are those that training goes on with."
-        )
-    params: Mapping[str, object] = read_params(folder) if request.is_whole else {}
-    stop = params.get("stop")
-    before = RunRequest(
-        run=name, out=folder, stop=stop if isinstance(stop, Mapping) else None, options=saved_options(params)
-    )
-    whole = join(before.from_source("resume", str(folder)), request) if request.is_whole else replace(request, run=name)
-    return replace(whole, settings=given, recorded=below, stop=whole.stop or ({} if request.is_whole else None)), saved
-
-
-def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
-    """The algorithm of a saved run, which may be imported.
-
-    Raises:
-        UntrustedError: it may not.
-    """
-    trusted, name = request.trust or saved.manifest["signed"], saved.manifest["algorithm"]
-    check_names(folder, {"algorithm": name}, trusted=trusted, given={"algorithm": request.run or ""})
-    return name
+        how = f"build one in Python, call restore({str(folder)!r}) and then train"
+        raise ConfigError(f"{folder} was trained by {program}, which has its own run and update: {how}.")
+    if any(given.get(name) is not None for name in _BEGINS_FROM):
+        raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
+    if not request.is_whole:
+        return replace(request, run=name, settings=given, recorded=below), saved
+    params = read_params(folder)
+    stop = params["stop"] if isinstance(params.get("stop"), Mapping) else None
+    before = RunRequest(run=name, out=folder, stop=stop, options=saved_options(params))
+    whole = join(before.from_source("resume", str(folder)), request)
+    return replace(whole, settings=given, recorded=below, stop=whole.stop or {}), saved
 
 
 def _new(request: RunRequest) -> RunRequest:
-    """Name what a new run cannot do without, and lay tuned settings below if they are asked for."""
+    """Name what a new run cannot do without, and lay tuned settings below if they are asked for.
+
+    Raises:
+        ConfigError: something is missing; or both tuned settings and all those of a run are given, of which nobody could say which
+            should win.
+    """
     if request.run is None:
-        raise ConfigError(
-            "Name the algorithm: run='PPO' is the first to try (`raypid list agents` shows all); or an agent and a model."
-        )
-    if overlay(request.recorded, request.settings).get("env") is None:
+        raise ConfigError("Name the algorithm: run='PPO' is the first to try (`raypid list agents` shows all).")
+    env = overlay(request.recorded, request.settings).get("env")
+    if env is None:
         raise ConfigError("Name the environment: env='CartPole-v1' (`raypid list envs` shows what there is).")
-    below = with_tuned(request.run, request.tuned, request.recorded, request.settings)
-    return replace(request, recorded=below)
+    if not request.tuned:
+        return request
+    if request.recorded:
+        raise ConfigError("Give tuned settings or a run's params.json, which has a value for every setting: not both.")
+    about = request.tuned if isinstance(request.tuned, str) else f"{request.run} on {entry_name(env)}"
+    return replace(request, recorded=Given(tuned_settings(request.run, env, request.tuned), "tuned", about))
 
 
 def _notes(request: RunRequest) -> tuple[str, ...]:
@@ -338,8 +331,7 @@ def _notes(request: RunRequest) -> tuple[str, ...]:
     if not (request.recorded and request.is_whole and not request.is_begun and ends and is_none(interval)):
         return request.notes
     note = (
-        "Evaluations go by the clock, so this run may end at another step than the one that it repeats: with evaluation_interval it "
-        "would not."
+        "Evaluations go by the clock: this run may end at another step than before, unless evaluation_interval is set."
     )
     return (*request.notes, note)
 
@@ -358,29 +350,9 @@ def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, 
         raise ConfigError(f"tuned takes True, or the name of settings that a search has found, not {shown(name)}.")
     found = TUNED.get((run, env)) if isinstance(env, str) else None
     if found is None:
-        known = sorted(name for algorithm, name in TUNED if algorithm == run)
-        raise ConfigError(
-            f"There are no tuned settings for {run} on {entry_name(env)}; there are for {', '.join(known) or 'none'}."
-        )
+        known = ", ".join(sorted(name for algorithm, name in TUNED if algorithm == run)) or "none"
+        raise ConfigError(f"There are no tuned settings for {run} on {entry_name(env)}; there are for {known}.")
     return dict(found)
-
-
-def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: Mapping[str, object]) -> Given:
-    """The settings below those given: tuned ones if they are asked for.
-
-    Raises:
-        ConfigError: both tuned settings and all those of a run, of which nobody could say which should win.
-    """
-    if tuned in (False, None):
-        return overlay(below, {})
-    if below:
-        raise ConfigError(
-            "Tuned settings and the params.json of a run, which has a value for every setting: give one of them. (A run that began "
-            "with tuned settings repeats with them.)"
-        )
-    env = given.get("env")
-    about = tuned if isinstance(tuned, str) else f"{run} on {entry_name(env)}"
-    return Given(tuned_settings(run, env, tuned), "tuned", about)
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
@@ -388,9 +360,8 @@ def with_tuned(run: str, tuned: bool | str, below: Mapping[str, object], given: 
 
 def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str, object] | None = None) -> Config:
     """The algorithm's settings in force without a look at the environment; errors as `resolve`."""
-    return settle(
-        RunRequest(run=run, settings=overlay({}, settings), recorded=overlay(below or {}, {}), stop={})
-    ).config
+    request = RunRequest(run=run, settings=overlay({}, settings), recorded=overlay(below or {}, {}), stop={})
+    return settle(request).config
 
 
 def _settings(request: RunRequest, name: str) -> SettledRun:
@@ -398,18 +369,13 @@ def _settings(request: RunRequest, name: str) -> SettledRun:
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
     laid, given = overlay(request.recorded, request.settings), given_names(request.settings)
     asked = _with_whole_paths(algorithm.Config().replace(laid))
-    run = SettledRun(
-        request=request,
-        run=name,
-        config=asked,
-        sources={key: tuple(each) for key, each in sources_by_setting(laid).items()},
-    )
+    sources = {key: tuple(each) for key, each in sources_by_setting(laid).items()}
+    run = SettledRun(request=request, run=name, config=asked, sources=sources)
     run = run.choose(_by_themselves(algorithm, asked, given, given_names(laid)))
     config = run.config
-    if config.num_learners > 1 and not algorithm.several_learners:
-        raise ConfigError(
-            f"{name} does not support several learners: num_learners must be 0 or 1, got {config.num_learners}."
-        )
+    num = config.num_learners
+    if num > 1 and not algorithm.several_learners:
+        raise ConfigError(f"{name} does not support several learners: num_learners must be 0 or 1, got {num}.")
     config.validate(open_end=request.stop is None or STEPS in request.stop)
     config.refuse(config.idle(), given)
     _check_packages(name, algorithm, config)
@@ -419,12 +385,8 @@ def _settings(request: RunRequest, name: str) -> SettledRun:
 def _with_whole_paths(config: Config) -> Config:
     """Write files that settings name ("reacher.py:Reach") with their whole paths, so that they are found from every folder."""
     names = ("env", "evaluation_env", "callbacks", "intrinsic_reward", "agent")
-    found: dict[str, object] = {
-        name: located(entry) for name in names if names_file(entry := getattr(config, name, None))
-    }
-    if names_file(config.model.network):
-        found["model.network"] = located(config.model.network)
-    return config.replace(found)
+    entries = {name: getattr(config, name, None) for name in names} | {"model.network": config.model.network}
+    return config.replace({name: located(entry) for name, entry in entries.items() if names_file(entry)})
 
 
 def _by_themselves(
@@ -434,10 +396,8 @@ def _by_themselves(
     chosen: dict[str, tuple[object, str]] = {}
     env, env_config = by_id(config.env, config.env_config)
     if env != config.env:
-        chosen |= {
-            "env": (env, "the id that env_config names"),
-            "env_config": (env_config, "without the id, which is env"),
-        }
+        chosen["env"] = (env, "the id that env_config names")
+        chosen["env_config"] = (env_config, "without the id, which is env")
     chosen["custom_args"] = (_custom_args(config.custom_args), "with the project's defaults")
     if config.gpu is not None:
         num_gpus: float = len(gpu_ids(config.gpu))
@@ -478,10 +438,8 @@ def _custom_args(given: Mapping[str, object]) -> dict[str, object]:
     """
     declare = project.get_custom_args
     if declare is None and given:
-        raise ConfigError(
-            f"custom_args has {next(iter(given))!r}, an option that a project's {project.OPTIONS} declares, and no project with such "
-            "options is loaded: run in its folder, or call raypid.load_project(folder) first."
-        )
+        what = f"custom_args has {next(iter(given))!r}, an option that a project's {project.OPTIONS} declares"
+        raise ConfigError(f"{what}: run in the project's folder, or call raypid.load_project(folder) first.")
     if declare is None:
         return {}
     owner = SimpleNamespace(add_args=declare)
@@ -550,7 +508,11 @@ def _by_environment(
     """Choose, where the settings leave it open, whether observations are normalised, and what else a look at the environment decides."""
     chosen: dict[str, tuple[object, str]] = {}
     name = "normalize_observations"
-    if config.normalize_observations is None and name not in idle:
+
+    def is_open(name: str) -> bool:
+        return attrgetter(name)(config) is None
+
+    if is_open(name) and name not in idle:
         why = beyond_plain(first.observation_space, network.pipeline)
         chosen[name] = (bool(why), why or "no large numbers in observations")
         if why:
@@ -560,20 +522,18 @@ def _by_environment(
                 chosen[name] = (False, "other settings forbid it")
     as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
     long = algorithm.where_long if as_they_are and first.time_limit in LONG_EPISODES else {}
-    if all(attrgetter(name)(config) is None for name in tuple(long)[:1]):
+    if all(map(is_open, tuple(long)[:1])):
         why = f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"
-        chosen |= {name: (value, why) for name, value in long.items() if attrgetter(name)(config) is None}
+        chosen |= {name: (value, why) for name, value in long.items() if is_open(name)}
     why = f"no episode terminates within {LOOK} random steps"
-    if first.terminates is False:
-        for name, value in algorithm.where_endless.items():
-            if name not in idle and attrgetter(name)(config) is None:
-                chosen[name] = (value, why)
+    endless = algorithm.where_endless if first.terminates is False else {}
+    chosen |= {name: (value, why) for name, value in endless.items() if name not in idle and is_open(name)}
     streams: Mapping[str, object] = {}
     # a memory's gradients reach back over a whole fragment
-    is_open = not network.memory and all(attrgetter(name)(config) is None for name in algorithm.where_native)
-    if is_open and first.terminates is False and first.step_s < FAST_S:
+    may_choose = not network.memory and all(map(is_open, algorithm.where_native))
+    if may_choose and first.terminates is False and first.step_s < FAST_S:
         streams, why = algorithm.where_fast, f"{why}, and a step takes under {1000 * FAST_S:g} ms"
-    elif is_open and algorithm.where_native and is_native(env_spec_of(config)):
+    elif may_choose and algorithm.where_native and is_native(env_spec_of(config)):
         streams, why = algorithm.where_native, "environments step as one vector"
     return chosen | {name: (value, why) for name, value in streams.items()}
 
@@ -621,15 +581,6 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
     """
     algorithm: AlgorithmClass = ALGORITHMS.get(run)
     observation, action, first = found.observation_space, found.action_space, found.first
-    if algorithm.own_model and (
-        c.model.network == "auto" or (c.model.network not in NETWORKS and ":" not in c.model.network)
-    ):
-        models = [name for name in NETWORKS.names() if is_model(name)]
-        given = "" if c.model.network == "auto" else f", not {c.model.network!r}"
-        raise ConfigError(
-            f"{run} trains a whole model: model.network takes {', '.join(models)}, or 'module:Class'{given}. `raypid list models` "
-            "shows them; raypid.register_model adds one."
-        )
     normalize = bool(c.normalize_observations)
     network = build_spec(
         observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize, first=first, like=like
@@ -639,27 +590,24 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
             f"model.network {network.network!r} is a whole model, which learns by itself: run CustomModel, not {run}."
         )
     if algorithm.own_model and network.head != "model":
+        models = [name for name in NETWORKS.names() if is_model(name)]
         raise ConfigError(
-            f"{run} trains a model of your own: set model.network to a registered one (raypid.register_model) or to "
-            f"'module:Class'. {network.network!r} has no choose_actions; PPO and others train networks."
+            f"{run} trains a whole model: model.network takes {', '.join(models)}, or 'module:Class', not {c.model.network!r}. "
+            "`raypid list models` shows them; raypid.register_model adds one."
         )
     if why := algorithm.wants_torch(c, network):
         need({"torch": why})
     network = algorithm.network_spec(c, network)
     squashed = [leaf for leaf in network.actions if leaf.kind.startswith("squashed")]
     if like is None and not np.isfinite([bound for leaf in squashed for bound in (*leaf.low, *leaf.high)]).all():
-        raise ConfigError(
-            f"{run} chooses actions between the bounds of their space, and a part of {action} has none: declare finite bounds in the "
-            "environment, such as Box(-1, 1, ...), or train with PPO, whose actions need no bounds."
-        )
+        why = f"{run} chooses actions between the bounds of their space, and a part of {action} has none"
+        raise ConfigError(f"{why}: declare finite bounds in the environment, or train with PPO, which needs none.")
     if network.head != "model" and not NETWORKS.is_own(network.network):
         from raypid.nn.networks import check_network
 
         check_network(network)
-    if like is not None and (differs := network_spec.differences(like, network)):
-        raise ConfigError(
-            f"The checkpoint has another network: {'; '.join(differs)}. Keep these settings as they were, or start a new run."
-        )
+    if like is not None and (differs := "; ".join(network_spec.differences(like, network))):
+        raise ConfigError(f"The checkpoint has another network: {differs}. Keep these settings, or start a new run.")
     return network
 
 
@@ -680,9 +628,7 @@ def _check_evaluation_env(c: Config, found: Sample) -> None:
         return
     there, here = spaces(_evaluation_env(c)), (found.observation_space, found.action_space)
     if there != here:
-        raise ConfigError(
-            f"evaluation_env {entry_name(c.evaluation_env)} has spaces {there[0]} and {there[1]}; training has {here[0]} and {here[1]}."
-        )
+        raise ConfigError(f"evaluation_env {entry_name(c.evaluation_env)} has the spaces {there}, training has {here}.")
 
 
 def env_spec_of(c: Config) -> EnvSpec:
@@ -711,13 +657,11 @@ def callbacks_of(entry: object) -> Callbacks | None:
         try:
             entry = import_string(entry)
         except UserError:
-            module = str(entry).partition(":")[0]
-            if module != "__main__":
+            if not str(entry).startswith("__main__:"):
                 raise
-            raise ConfigError(
-                f"The callbacks {entry} are of a script or notebook, and cannot be imported here: give a class that can be, "
-                "callbacks='module:Name', or go on without, callbacks='none'. In Python, give the class or object itself."
-            ) from None
+            why = f"The callbacks {entry} are of a script or notebook, and cannot be imported here"
+            how = "callbacks='module:Name' names a class that can be, callbacks='none' goes on without"
+            raise ConfigError(f"{why}: {how}. In Python, give the class or object itself.") from None
     if isinstance(entry, type):
         entry = entry()
     if entry is not None and not isinstance(entry, Callbacks):
@@ -725,22 +669,6 @@ def callbacks_of(entry: object) -> Callbacks | None:
     if entry is not None:
         check_hooks(entry, Callbacks)
     return entry
-
-
-def _short(name: str) -> str:
-    """A name without the folder of its file: "reacher:Reach" for "/envs/reacher.py:Reach"."""
-    if not names_file(name):
-        return name
-    file, attribute = apart(name)
-    return ":".join(filter(None, [Path(file).stem, attribute]))
-
-
-def new_run_folder(run: str, config: Config) -> Path:
-    """The name of a new folder under runs/."""
-    algorithm, env = (re.sub(r"[^\w.-]+", "-", _short(name)).strip("-") for name in (run, entry_name(config.env)))
-    base = f"{algorithm[:80]}_{env[:80]}_seed{config.seed}_{time.strftime('%Y%m%d-%H%M%S')}"
-    names = (Path("runs") / (base if i == 0 else f"{base}-{i}") for i in range(1000))
-    return next(p for p in names if not p.exists())
 
 
 def without_effect(run: str, config: Config, found: Sample) -> dict[str, str]:

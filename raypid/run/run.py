@@ -76,30 +76,6 @@ class RunOptions:
     """Close the agent at the end, before the summary says how long everything took."""
 
 
-class SaveSchedule:
-    """When a run writes checkpoints: by steps, by iterations, or by time."""
-
-    def __init__(self, options: RunOptions, timesteps: int) -> None:
-        self.options, self._saved_at = options, time.monotonic()
-        self.saved_iteration = -1
-        """That of the newest checkpoint of this run."""
-        self._periods = timesteps // (options.checkpoint_steps or sys.maxsize)
-
-    def is_due(self, agent: Training) -> bool:
-        """Whether to save after this iteration. Called after each."""
-        if (every := self.options.checkpoint_steps) is not None:
-            before, self._periods = self._periods, agent.timesteps // (every or sys.maxsize)
-            return self._periods > before
-        if self.options.checkpoint_interval:
-            return agent.iteration % self.options.checkpoint_interval == 0
-        wait_s = SAVE_SECONDS if self.saved_iteration >= 0 else FIRST_SAVE_SECONDS
-        return time.monotonic() - self._saved_at > wait_s
-
-    def note_saved(self, iteration: int) -> None:
-        """Count from this checkpoint on."""
-        self._saved_at, self.saved_iteration = time.monotonic(), iteration
-
-
 class Run(Listener):
     """Trains an agent until a stop criterion is met or Ctrl-C ends it, and writes the run's folder: by default the agent's."""
 
@@ -117,8 +93,9 @@ class Run(Listener):
         self.remarks = Remarks(agent, progress, self.stop, known.open, self.best, options.python)
         again = "Interrupting again" if self.remarks.notebook else "Ctrl-C again"
         self.interrupts = Interrupts(lambda: agent.request_stop("interrupted"), progress.message, again, options.python)
-        self._saving = SaveSchedule(options, agent.timesteps)
-        self._rollbacks = agent.rollbacks
+        self._saved_at, self._saved_iteration = time.monotonic(), -1
+        """When the newest checkpoint of this run was written, or the run began; its iteration."""
+        self._save_periods = agent.timesteps // (options.checkpoint_steps or sys.maxsize)
         self.has_begun = self._broke_off = False
 
     def __call__(self) -> Outcome:
@@ -127,7 +104,10 @@ class Run(Listener):
         One that goes on and has reached its end already is left as it is: a command that a machine repeats changes nothing.
         """
         if reached := self.reached():
-            return self._left_alone(reached)
+            agent, python = self.agent, self.options.python
+            outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=python)
+            self.progress.note(said)
+            return outcome
         with lock_folder(self.folder):
             if self.options.overwrite:
                 clear_folder(self.folder)
@@ -148,18 +128,14 @@ class Run(Listener):
             self._halt(str(halt))
             return
         if not isinstance(result, dict):
-            raise UserError(
-                f"{type(agent).__name__}.train() returned {shown(result)}; it returns the result of an iteration, as super().train() does."
-            )
-        if agent.rollbacks > self._rollbacks:
-            self._rewind()
+            raise UserError(f"{type(agent).__name__}.train() returned {shown(result)}; it must return a result.")
         self.reason = self._reason(result)
         self.remarks.look_at(result)
         if self.reason and self._last_evaluation(result):
             self.reason = self._reason(result) or self.reason
         self._log(result)
         self.progress.update(result)
-        if not self.reason and (self._saving.is_due(agent) or agent.control.take_save()):
+        if not self.reason and (self._is_save_due() or agent.control.take_save()):
             self.write_checkpoint(result)
 
     # -- for those who do not run it by one call ---------------------------------------------------------------------
@@ -218,7 +194,10 @@ class Run(Listener):
         self.progress.message(text)
 
     def on_rollback(self, iteration: int, text: str) -> None:
+        """Drop the results after the checkpoint that training went back to, as a resumed run does."""
         self.progress.message(text)
+        self._logger.close()
+        self._logger = self._open_files(iteration)
 
     def on_evaluation(self, played: Played) -> None:
         self.best.offer(played, self.agent)
@@ -244,18 +223,10 @@ class Run(Listener):
         """End the run, whose iteration was broken off, and say `why` unless it waited for whole episodes."""
         self._broke_off, agent = True, self.agent
         self.reason = agent.control.stop_reason or f"time_total_s reached {agent.time_total_s:.6g}"
+        dropped = f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes."
         self.progress.message(
-            why
-            or f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes. If those of "
-            f"{entry_name(agent.config.env)} do not end, set time_limit."
+            why or f"{dropped} If those of {entry_name(agent.config.env)} do not end, set time_limit."
         )
-
-    def _left_alone(self, reached: str) -> Outcome:
-        """Say that there is nothing to do. Nothing is written."""
-        agent, python = self.agent, self.options.python
-        outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=python)
-        self.progress.note(said)
-        return outcome
 
     def _close(self, play: bool = True) -> Path | None:
         """Save, and play the final episodes; returns the checkpoint."""
@@ -270,7 +241,7 @@ class Run(Listener):
             return None
         if self._broke_off and not self._falls_back():
             return self.newest
-        if self._saving.saved_iteration != self.agent.iteration:
+        if self._saved_iteration != self.agent.iteration:
             self.write_checkpoint(result, patience_s=RESCUE_S if self._broke_off else None)
         if gone_back := self._note_gone_back():
             self.progress.message(gone_back)
@@ -292,9 +263,7 @@ class Run(Listener):
         self.best.play(self.agent, self.options.final_episodes, run_s, self.interrupts.any, self.progress.message)
         self.remarks.flaws()
         if num := self.agent.num_crashes - before:
-            self.progress.message(
-                f"Environments raised {num} times in the final episodes and were rebuilt (errors.txt has it)."
-            )
+            self.progress.message(f"Environments raised {num} times in the final episodes (errors.txt has it).")
 
     def _ended(self, saved: Path | None) -> Outcome:
         outcome = self._outcome(self.reason, saved or self.newest)
@@ -324,11 +293,7 @@ class Run(Listener):
             cut_off = isinstance(error, Exception) and self.interrupts.number > 1
             ending = KeyboardInterrupt() if cut_off else error
             try:
-                saved = (
-                    self._rescue(ending)
-                    if isinstance(ending, Exception)
-                    else self.remarks.left_at_once(self.newest, self.result)
-                )
+                saved = self._rescue(ending)
                 ending.saved = saved  # type: ignore[attr-defined]  # the command line says it too
                 self.progress.stop(self._failure(error))
                 self.agent.events.end(self._outcome(end_by(error), self.newest, error))
@@ -348,16 +313,19 @@ class Run(Listener):
         errors = self.folder / ERRORS
         return [("ended", end_by(error)), *where, *([("traceback", str(errors))] if errors.is_file() else [])]
 
-    def _rescue(self, ending: Exception) -> str:
-        """Save what was learnt before the error `ending` ends the run, and write it down; returns what to say of that."""
-        saved = ""
+    def _rescue(self, ending: BaseException) -> str:
+        """Save what was learnt before the error `ending` ends the run, and write it down, with the worker's own traceback if there is one;
+        returns what to say of that."""
+        if not isinstance(ending, Exception):  # a second Ctrl-C
+            return self.remarks.left_at_once(self.newest, self.result)
         if isinstance(ending, Diverged):  # it says itself what there is
             self.agent.keep_evidence(ending)
         self._renew_record()
-        unwritten = self._write_error(ending)
-        if not isinstance(ending, Diverged):
-            saved = self._save_after(ending)
-        return " ".join(filter(None, [saved, unwritten]))
+        head = f"The run ended in iteration {self.agent.iteration + 1}:"
+        text = getattr(ending, "worker_traceback", "") or "".join(traceback.format_exception(ending))
+        unwritten = self.agent.errors.add(f"{head}\n{text.rstrip()}\n\n")
+        saved = "" if isinstance(ending, Diverged) else self._save_after(ending)
+        return saved if isinstance(ending, Unwritten) else f"{saved} {unwritten}".strip()
 
     def _save_after(self, ending: Exception) -> str:
         """Save what was learnt; returns what was saved and how to go on."""
@@ -402,15 +370,6 @@ class Run(Listener):
             self.agent.errors.add(f"{gone_back}\n\n")
         return gone_back
 
-    def _write_error(self, error: Exception) -> str:
-        """Write the error that ended the run to its folder, with the worker's own traceback if there is one; returns why it could
-        not be, unless the error itself is of that kind."""
-        text = getattr(error, "worker_traceback", "") or "".join(traceback.format_exception(error))
-        unwritten = self.agent.errors.add(
-            f"The run ended in iteration {self.agent.iteration + 1}:\n{text.rstrip()}\n\n"
-        )
-        return "" if isinstance(error, Unwritten) else unwritten
-
     # -- its folder ------------------------------------------------------------------------------------------------------
 
     @property
@@ -426,7 +385,17 @@ class Run(Listener):
         agent.save(parent, score=result.get(EVALUATION) if same_weights else None, patience_s=patience_s)
         self.best.write(agent)
         checkpoint.prune(parent, self.options.keep_checkpoints)
-        self._saving.note_saved(agent.iteration)
+        self._saved_at, self._saved_iteration = time.monotonic(), agent.iteration
+
+    def _is_save_due(self) -> bool:
+        """Whether to write a checkpoint after this iteration: by steps, by iterations, or by time. Called after each."""
+        if (every := self.options.checkpoint_steps) is not None:
+            before, self._save_periods = self._save_periods, self.agent.timesteps // (every or sys.maxsize)
+            return self._save_periods > before
+        if self.options.checkpoint_interval:
+            return self.agent.iteration % self.options.checkpoint_interval == 0
+        wait_s = SAVE_SECONDS if self._saved_iteration >= 0 else FIRST_SAVE_SECONDS
+        return time.monotonic() - self._saved_at > wait_s
 
     def _params(self) -> dict[str, object]:
         """What params.json has: settings in force, algorithm, end, what is saved when as far as it was said, and what has changed."""
@@ -463,12 +432,6 @@ class Run(Listener):
         if self.reason:
             self._logger.check()
 
-    def _rewind(self) -> None:
-        """Drop the results since the checkpoint that a rollback went to, as a resumed run does."""
-        self._rollbacks = self.agent.rollbacks
-        self._logger.close()
-        self._logger = self._open_files(self.agent.iteration - 1)
-
     def _renew_record(self) -> None:
         """If the run's folder was deleted, write settings and the last result anew, so that it holds a run that ended."""
         if (self.folder / RESULTS).exists() or (self.folder / PARAMS).exists():
@@ -485,17 +448,14 @@ class Run(Listener):
         if self.interrupts.number or EVALUATION in result:
             return False
         decides = self.best.score is None or EVALUATION in self.stop
-        patience_s = math.inf if decides else BRIEFLY_S
         evaluations, interrupted = self.agent.evaluations, self.interrupts.any
-        self._add_evaluation(result, evaluations.finish(patience_s, interrupted))
+        played = evaluations.finish(math.inf if decides else BRIEFLY_S, interrupted)
         if self._owes_evaluation() and not interrupted():
-            self._add_evaluation(result, evaluations.newest(self.agent.iteration, interrupted))
-        return EVALUATION in result
-
-    def _add_evaluation(self, result: dict[str, float], played: Played | None) -> None:
+            played = evaluations.newest(self.agent.iteration, interrupted) or played
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
             result["lost/env_crashes"] = self.agent.num_crashes
+        return played is not None
 
     def _owes_evaluation(self) -> bool:
         """Whether a run that ends evaluates its newest weights: if it has no evaluation yet, or if one takes at most a tenth of its time."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,12 @@ from raypid.run.agent import Agent, check_counts
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
 from raypid.run.distributed import DistributedAgent
 from raypid.run.reproduce import hints
-from raypid.run.resolve import SettledRun, look, settle, standing
+from raypid.run.resolve import settle, standing
 from raypid.run.run import Run, RunOptions
 from raypid.run.stopping import already_finished
 from raypid.settings.config import ConfigError
 from raypid.settings.files import OPTIONS
-from raypid.settings.request import RunRequest, join
+from raypid.settings.request import RunRequest
 
 
 def train(
@@ -71,19 +70,12 @@ def train(
     run = named_algorithm("train", run, env, settings)
     name = None if run is None or _is_distributed(run) else algorithm_of(run)
     counts = zip(OPTIONS, (checkpoint_interval, keep_checkpoints, final_episodes), strict=True)
-    asked = RunRequest(
-        stop=stop,  # type: ignore[arg-type]  # as people write it
-        resume=resume,  # type: ignore[arg-type]
-        overwrite=overwrite,
-        trust=trust,
-        options={count: number for count, number in counts if number is not None},
-    )
-    call = request_of(name, [env], config, settings, out=out, tuned=tuned, trust=trust)
-    request = join(call, asked)
-    return train_request(request, run, quiet=quiet)
+    options = {count: number for count, number in counts if number is not None}
+    asked = {"stop": stop, "out": out, "tuned": tuned, "resume": resume, "trust": trust, "overwrite": overwrite}
+    return train_request(request_of(name, [env], config, settings, options=options, **asked), run, quiet=quiet)
 
 
-def train_request(request: RunRequest, run: object = None, *, quiet: bool = False) -> Outcome:
+def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) -> Outcome:
     """Resolve what is asked for, and train until a stop criterion is met; errors as `train`.
 
     Args:
@@ -95,11 +87,14 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
     phases.tell = progress.working
     with phases.heard():
         request = standing(request)
-        if _is_distributed(run) and request.resume is None:
-            with _distributed(run, request) as program:
-                return program.fit(
+        if _is_distributed(run) and request.resume is None:  # it resolves its settings itself
+            if request.tuned:
+                raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
+            with run(**request.settings) as program:
+                outcome: Outcome = program.fit(
                     request.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **request.options
                 )
+                return outcome
         settled = settle(request)
         if (done := already_finished(settled)) is not None:
             progress.note(done[1])
@@ -112,25 +107,15 @@ def train_request(request: RunRequest, run: object = None, *, quiet: bool = Fals
             **settled.request.options,  # type: ignore[arg-type]
         )
         check_counts(options)
-        agent = _agent(run, settled)
+        cls = run if isinstance(run, type) and issubclass(run, Agent) else Agent
+        agent = cls.of(settled)
         agent.add_notes(*hints(agent, settled, "tuned=True" if request.python else "--tuned"))
         with agent:
+            if cls.fit is not Agent.fit:
+                counts: Mapping[str, Any] = settled.request.options
+                return agent.fit(settled.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
             return Run(agent, options, progress_here(settled.stop, quiet, progress))()
 
 
 def _is_distributed(run: object) -> bool:
-    return inspect.isclass(run) and issubclass(run, DistributedAgent)
-
-
-def _agent(run: object, settled: SettledRun) -> Agent:
-    """Build the agent, of the class that was given or of Agent."""
-    cls = run if inspect.isclass(run) and issubclass(run, Agent) else Agent
-    return cls.resumed(settled) if settled.saved is not None else cls(look(settled))
-
-
-def _distributed(run: Any, request: RunRequest) -> DistributedAgent:
-    """Build a DistributedAgent, which resolves its settings itself."""
-    if request.tuned:
-        raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
-    agent: DistributedAgent = run(**request.settings)
-    return agent
+    return isinstance(run, type) and issubclass(run, DistributedAgent)

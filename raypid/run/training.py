@@ -40,18 +40,14 @@ from raypid.runtime.handle import Backend, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalHandle
 from raypid.runtime.supervisor import WorkerGroup
-from raypid.settings.config import (
-    Config,
-    ConfigError,
-    renamed,
-)
+from raypid.settings.config import Config, ConfigError, renamed
 from raypid.spaces import brief
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
 from raypid.storage.checkpoint import Checkpoint
 from raypid.storage.neighbours import refuse_file_name
 from raypid.storage.outputs import ErrorFile
-from raypid.types import Array, Moments, Report, Weights
+from raypid.types import Moments, Report, Weights
 
 if TYPE_CHECKING:
     from raypid.run.explain import Explanation
@@ -97,14 +93,6 @@ def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _numbers(array: Array) -> list[float]:
-    """The numbers of an array [n] that was saved."""
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise ValueError(f"the returns and lengths of episodes are arrays of numbers, not {array.dtype} {array.shape}")
-    numbers: list[float] = array.tolist()
-    return numbers
-
-
 class Training:
     """An algorithm and an environment, and how far learning has come. `raypid.Agent` adds ways to ask for it, and whole runs (`fit`).
 
@@ -115,12 +103,17 @@ class Training:
         ConfigError, ResourceError: it does not fit on the machine; nothing has been started then.
     """
 
+    time_total_s: float
+    """Seconds of training so far, evaluations included."""
+    _closed = True  # until there is something to close
     _policy: DeployedPolicy | None = None
     _policy_is_current = False
 
     def __init__(self, resolved: ResolvedRun) -> None:
-        self._closed = True  # until there is something to close
-        self._begin_counts()
+        self.rollbacks = 0
+        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
+        self.run_end: int | None = None
+        """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
         self.out = resolved.request.out
         self._last_save: Path | None = None
         """The checkpoint that a rollback goes to."""
@@ -129,16 +122,15 @@ class Training:
         program = resolved.request.program
         self.program = "" if program is None else entry_name(type(program))
         """Class of the program, as "module:Class"; "" without one."""
-        system = assemble(resolved)
-        self.resolved, self.context, self.evaluations = system.run, system.context, system.evaluations
+        self.resolved, self.context, self.evaluations, notes = assemble(resolved)
         """The run as it was resolved: the only settings that are in force."""
+        self._go_on_from(Mark(dict.fromkeys(_COUNTERS, 0), (), ()))
         self.observation_space, self.action_space = resolved.sample.observation_space, resolved.sample.action_space
         """Of one environment, as it gives and takes them."""
-        self.backend = system.context.backend
+        self.backend = self.context.backend
         self._end = weakref.finalize(self, _end, os.getpid(), self.evaluations, self.context.workers, self.backend)
         atexit.register(self._end)  # before Ray's own end, which would kill workers
-        given = resolved.request.settings
-        self.notes = [*system.notes, *renamed(given), *resolved.notes]
+        self.notes = [*notes, *renamed(resolved.request.settings), *resolved.notes]
         """What was changed to make the run fit, and settings that have another name."""
         self.changes: list[Change] = []
         """What was changed in this run, oldest first (`raypid.storage.changes`)."""
@@ -175,18 +167,6 @@ class Training:
         """The network for the environment's spaces."""
         return self.resolved.network
 
-    def _begin_counts(self) -> None:
-        self.num_saves = self.iteration = self.num_episodes = self.num_updates = 0
-        self.time_total_s = 0.0
-        self.rewards = deque[float](maxlen=EPISODE_WINDOW)
-        self.lengths = deque[int](maxlen=EPISODE_WINDOW)
-        self._updates_lost = 0
-        """Updates lost with learners that `num_updates` no longer has."""
-        self.rollbacks = 0
-        """How often the run has gone back to a checkpoint because it diverged. Each time halves the learning rate."""
-        self.run_end: int | None = None
-        """Environment step at which the run ends, and with it schedules whose end the settings leave open; None: not known."""
-
     def _new_loop(self) -> Iterator[loops.Iteration]:
         return _LOOPS[ALGORITHMS.get(self.run).flow](self.context)
 
@@ -221,6 +201,11 @@ class Training:
     def timesteps(self) -> int:
         """Environment steps so far."""
         return self.context.timesteps
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that the learner's state contains."""
+        return self._updates_reported - self.context.losses.counts["updates"]
 
     @property
     def went_on_from(self) -> Path | None:
@@ -283,10 +268,10 @@ class Training:
             ConfigError: a linear schedule has no end, or has fallen to 0 at the stop of the last `fit`.
         """
         self.check_open()
-        steps: object = num_train_steps
+        steps = num_train_steps
         if steps is not None and not (isinstance(steps, (int, float, np.integer)) and steps >= 0):
             raise ConfigError(f"num_train_steps takes a number of environment steps, at least 0, not {shown(steps)}.")
-        goal = None if num_train_steps is None else self.timesteps + num_train_steps
+        goal = None if steps is None else self.timesteps + steps
         if goal is not None and max(self.timesteps, self.run_end or 0) < goal < math.inf:
             self.end_schedules(goal)
         if self.config.lacks_end() and (told := self.config.ended(self.timesteps, self.run_end)):
@@ -303,11 +288,9 @@ class Training:
             start, steps_before = time.perf_counter(), self.timesteps
             self.control.begin_iteration(self.time_total_s)
             try:
-                try:
+                if (turn := next(self._loop, None)) is None:  # a generator that raised is spent, but the run goes on
+                    self._loop = self._new_loop()
                     turn = next(self._loop)
-                except BaseException:
-                    self._loop = self._new_loop()  # a generator that raised is spent, but the run may go on
-                    raise
                 result = self._count(turn, start)
             except Halted as halt:
                 if not halt.args:  # nothing of it was learnt from
@@ -365,9 +348,7 @@ class Training:
             good = self.backend.get(self.context.weights.newest)
             error.kept = write_post_mortem(self.out, error, about, lambda at: self.write_policy(at / "policy", good))
         if self.rollbacks:
-            rates = " and ".join(f"{name} was {rate:.3g}" for name, rate in self.config.learning_rates().items())
-            start = f" At the start, {rates}." if rates else ""
-            error.kept += f" Rollbacks before: {self.rollbacks}.{start}"
+            error.kept += f" Rollbacks before: {self.rollbacks}."
 
     def _roll_back(self) -> None:
         """Go back to the newest checkpoint with half the learning rate, and save it anew so that this outlives the process."""
@@ -409,20 +390,15 @@ class Training:
 
     def _count(self, turn: loops.Iteration, start: float) -> dict[str, float]:
         """Count a turn of the loop that began at `start`, evaluate if it is due; returns the iteration's result."""
-        self.iteration += 1
-        self.num_updates += turn.update.num_updates
-        self._take_back_updates()
+        self._updates_reported += turn.update.num_updates
         for report in turn.reports:
             self.rewards.extend(report.episode_rewards)
             self.lengths.extend(report.episode_lengths)
             self.num_episodes += len(report.episode_rewards)
             self.context.count_crashes(report.crashes, f"worker {report.worker_index}")
         before = time.perf_counter()
-        try:
-            played = self.evaluations.turn(self.iteration, self._evaluation_seconds(turn.reports))
-        except Exception:
-            self.uncount_iteration()
-            raise
+        played = self.evaluations.turn(self.iteration + 1, self._evaluation_seconds(turn.reports))
+        self.iteration += 1  # not if the evaluation raised: the iteration has no result then
         evaluation_s = time.perf_counter() - before
         seconds = time.perf_counter() - start
         self.time_total_s += seconds
@@ -446,12 +422,6 @@ class Training:
         """Let a copy of the learners' state that is asked for from here on know how far the run is."""
         if isinstance(self.context.learner, LearnerGroup):
             self.context.learner.mark = Mark(self._counters(), tuple(self.rewards), tuple(self.lengths))
-
-    def _take_back_updates(self) -> None:
-        """Count no longer what was learnt and has been lost with a learner since this was asked last."""
-        lost = self.context.losses.counts["updates"]
-        self.num_updates -= lost - self._updates_lost
-        self._updates_lost = lost
 
     def _evaluation_seconds(self, reports: list[Report]) -> float | None:
         """Estimated seconds of an evaluation, from the length of training episodes and the workers' speed; None if unknown."""
@@ -594,19 +564,20 @@ class Training:
         if folder is not None:
             check_folder("save", folder)
             refuse_file_name(folder, "save")
-        path = self._write_checkpoint(folder, score, patience_s)
+        path = self._last_save = self._write_checkpoint(folder, score, patience_s)
+        replay = self.context.replay
+        if replay is not None and (path / checkpoint.REPLAY).is_dir():
+            before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
+            if before is not None and before.parent != path and before.parent.parent == path.parent:
+                checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         self.events.emit(Listener.on_checkpoint, path)
         return path
 
     @phase("saving", "saving a checkpoint")
     def _write_checkpoint(
-        self,
-        folder: str | Path | None,
-        score: float | None = None,
-        patience_s: float | None = None,
-        is_own: bool = True,
+        self, folder: str | Path | None, score: float | None = None, patience_s: float | None = None
     ) -> Path:
-        """What `save` does, without telling the listeners. `is_own`: later saves and rollbacks rely on it."""
+        """Write a checkpoint on which nothing relies yet; arguments as for `save`."""
         self.check_open()
         parent = Path(folder) if folder is not None else self.default_out() / "checkpoints"
         group = self.context.workers
@@ -621,18 +592,17 @@ class Training:
         learner = self.context.learner
         asked = learner.submit(Learner.state_dict), learner.submit(Learner.weights)  # one round trip for both
         learnt, weights = self.backend.get(asked[0]), self.backend.get(asked[1])
-        self._take_back_updates()
         state: dict[str, object] = {
             "learner": learnt,
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
-        if self.context.replay is not None:
-            state["returns"] = self.context.replay.returns.as_arrays()
+        replay = self.context.replay
+        if replay is not None:
+            state["returns"] = replay.returns.as_arrays()
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         manifest |= {"gone_back": self.fallback.gone_back} if self.fallback.gone_back else {}
-        replay = self.context.replay
 
         def more(place: Path) -> dict[str, str]:
             self.write_policy(place / "policy", weights)
@@ -646,15 +616,7 @@ class Training:
             return {f"{checkpoint.REPLAY}/{name}": checksum for name, checksum in checksums_in(rows).items()}
 
         name = checkpoint.checkpoint_name(self.iteration)
-        path = checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
-        if not is_own:
-            return path
-        self._last_save = path
-        if replay is not None and (path / checkpoint.REPLAY).is_dir():
-            before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
-            if before is not None and before.parent != path and before.parent.parent == parent:
-                checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
-        return path
+        return checkpoint.save_checkpoint(parent, name, state, manifest=manifest, extra_writer=more)
 
     def fall_back(self, patience_s: float) -> None:
         """Where roles are gone for good, go back to what is left of them, so that it can be saved (`Fallback.fall_back`)."""
@@ -663,7 +625,7 @@ class Training:
 
     def export(self, folder: str | Path) -> Path:
         """Write a checkpoint into a folder that others may move or delete: neither a rollback nor the next save relies on it."""
-        return self._write_checkpoint(folder, is_own=False)
+        return self._write_checkpoint(folder)
 
     def get_weights(self) -> Weights:
         """A copy of the current weights, with the normaliser's moments."""
@@ -729,32 +691,22 @@ class Training:
             learnt, workers = state["learner"], dict(state["workers"])
             r = state.get("returns")  # older ones have none
             returns = None if r is None else Moments.from_arrays(r, size=1)
-            rewards, lengths = (_numbers(state["episodes"][name]) for name in ("rewards", "lengths"))
-            whole_lengths = [int(length) for length in lengths]
+            rewards = [float(reward) for reward in state["episodes"]["rewards"]]
+            lengths = [int(length) for length in state["episodes"]["lengths"]]
             if (algorithm := manifest["algorithm"]) != self.run:
-                raise ConfigError(
-                    f"{folder} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}: raypid.Agent.from_checkpoint makes one that fits."
-                )
+                what = f"{folder} is a checkpoint of {shown(algorithm)}, this agent runs {self.run}"
+                raise ConfigError(f"{what}: raypid.Agent.from_checkpoint makes one that fits.")
         self.evaluations.close()  # evaluations and fragments on their way belong to the time before
         self._drop_calls()
         self.backend.get(self.context.learner.submit(Learner.load_state_dict, learnt))
         self.context.weights.start(self.context.learner.submit(Learner.weights))
-        self._go_on_from(Mark(counters, rewards, whole_lengths))
+        self._go_on_from(Mark(counters, rewards, lengths))
         if run_end := counters.get("run_end"):
             self.end_schedules(run_end)
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._take_history(manifest)
         self._last_save = folder
-        self._restore_replay(folder, float(counters.get("owed_updates", 0.0)))
-        if self.context.replay is not None:
-            self.context.replay.episodes = max(
-                self.num_episodes, self.num_updates
-            )  # an update shows that the warm-up is over
-            self.context.replay.returns = self.context.replay.returns if returns is None else returns
-        if self.replay_restored and manifest["format_version"] < 2:
-            self.notes.append(
-                f"{folder} is of an older format, in which replay/**/index.json has no checksum: that file was not verified."
-            )
+        self._restore_replay(saved, float(counters.get("owed_updates", 0.0)), returns)
         for i in self.context.workers.present:
             if str(i) in workers:
                 handle = self.context.workers.handles[i]
@@ -770,10 +722,13 @@ class Training:
     def _go_on_from(self, mark: Mark) -> None:
         """Go on counting from here."""
         counters = mark.counters
-        self.context.timesteps, self.iteration = int(counters["timesteps_total"]), int(counters["iteration"])
-        self.num_episodes, self.num_updates = int(counters["num_episodes"]), int(counters["num_updates"])
-        self._updates_lost = self.context.losses.counts["updates"]
-        self.time_total_s, self.num_saves = float(counters["time_total_s"]), int(counters["num_saves"])
+        self.context.timesteps = int(counters["timesteps_total"])
+        self.iteration: int = int(counters["iteration"])
+        self.num_episodes: int = int(counters["num_episodes"])
+        self._updates_reported: int = int(counters["num_updates"]) + self.context.losses.counts["updates"]
+        """Updates so far, those included that were lost with a learner afterwards."""
+        self.time_total_s = float(counters["time_total_s"])
+        self.num_saves: int = int(counters["num_saves"])
         self.rewards, self.lengths = deque(mark.rewards, EPISODE_WINDOW), deque(mark.lengths, EPISODE_WINDOW)
 
     def _take_history(self, manifest: checkpoint.Manifest) -> None:
@@ -787,21 +742,26 @@ class Training:
             if name not in self._made_to_fit:  # that is said where it is done
                 self.notes.append(f"{described(self.changes[-1]).rpartition(' at step ')[0]} from here")
 
-    def _restore_replay(self, folder: Path, owed: float) -> None:
+    def _restore_replay(self, saved: Checkpoint, owed: float, returns: Moments | None) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
         replay = self.context.replay
         if replay is None:
             return
-        saved = folder / checkpoint.REPLAY
-        self.replay_restored, replay.filled = saved.is_dir(), False
-        replay.source.saved, replay.rows_needed = saved if self.replay_restored else None, None
+        replay.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
+        replay.returns = replay.returns if returns is None else returns
+        folder = saved.path / checkpoint.REPLAY
+        self.replay_restored, replay.filled = folder.is_dir(), False
+        replay.source.saved, replay.rows_needed = folder if self.replay_restored else None, None
         replay.owed = owed if self.replay_restored else 0.0
-        if self.replay_restored:
-            with phase("loading", "loading the replay buffer"):
-                replay.source.load(saved)
-        else:
+        if not self.replay_restored:
             replay.source.clear()
-            self.notes.append(f"{folder} has no replay buffer: it fills up before learning goes on")
+            self.notes.append(f"{saved.path} has no replay buffer: it fills up before learning goes on")
+            return
+        with phase("loading", "loading the replay buffer"):
+            replay.source.load(folder)
+        if saved.manifest["format_version"] < 2:
+            what = f"{saved.path} is of an older format, in which replay/**/index.json has no checksum"
+            self.notes.append(f"{what}: that file was not verified.")
 
     def plain_config(self) -> dict[str, object]:
         """The settings as JSON, with "module:name" for classes and functions."""
@@ -835,10 +795,7 @@ class Training:
             RuntimeError: the agent is closed.
         """
         if self._closed:
-            raise RuntimeError(
-                "This agent is closed. Build a new one; Agent.from_checkpoint, or restore(), goes on from a checkpoint. To act only: "
-                "raypid.load_policy(folder)."
-            )
+            raise RuntimeError("This agent is closed: Agent.from_checkpoint goes on, raypid.load_policy only acts.")
 
     def __enter__(self: A) -> A:
         return self

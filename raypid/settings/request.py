@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from raypid.plugins.registry import ALGORITHMS
 from raypid.settings.config import Given, Source, by_our_names, overlay
 from raypid.settings.stops import read_stop
-
-_BEGINS_FROM = ("init_from", "weights_file")
-"""Settings that say where a new run begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +60,7 @@ class RunRequest:
             "run": None if self.run is None else ALGORITHMS.canonical(self.run),
             "stop": None if self.stop is None else read_stop(self.stop),
             "out": None if self.out is None else Path(self.out),
+            "tuned": self.tuned or False,
             "resume": self.resume if self.resume in (None, True) else Path(str(self.resume)),
             "settings": by_our_names(self.settings),
             "recorded": by_our_names(self.recorded),
@@ -76,33 +74,21 @@ class RunRequest:
         origins = {name: Source(kind, detail, value) for name, value in said.items() if value is not None}
         return replace(self, origins=origins)
 
-    def without_beginning(self) -> RunRequest:
-        """Return the same request without what only the beginning of a run needs: tuned settings, weights to start from."""
-        return replace(self, settings=self.settings.without(*_BEGINS_FROM), tuned=False)
-
 
 def join(*requests: RunRequest) -> RunRequest:
     """Lay requests over each other: the later one wins. Recorded settings replace all that was given before them."""
-    whole = RunRequest()
+    silent = whole = RunRequest()
     for one in requests:
-        whole = replace(
-            one,
-            run=one.run or whole.run,
-            settings=overlay({} if one.recorded else whole.settings, one.settings),
-            recorded=overlay(overlay(whole.recorded, whole.settings), one.recorded) if one.recorded else whole.recorded,
-            recorded_run=one.recorded_run or whole.recorded_run,
-            stop=whole.stop if one.stop is None else one.stop,
-            tuned=one.tuned or whole.tuned,
-            out=one.out or whole.out,
-            resume=whole.resume if one.resume is None else one.resume,
-            overwrite=one.overwrite or whole.overwrite,
-            trust=one.trust or whole.trust,
-            options={**whole.options, **one.options},
-            origins={**whole.origins, **one.origins},
-            notes=(*whole.notes, *one.notes),
-            is_begun=one.is_begun or whole.is_begun,
-            is_whole=one.is_whole or whole.is_whole,
-            python=one.python and whole.python,
-            program=one.program or whole.program,
-        )
+        said = {f.name: value for f in fields(one) if (value := getattr(one, f.name)) != getattr(silent, f.name)}
+        joined: dict[str, Any] = {
+            **said,
+            "settings": overlay({} if one.recorded else whole.settings, one.settings),
+            "recorded": overlay(overlay(whole.recorded, whole.settings), one.recorded)
+            if one.recorded
+            else whole.recorded,
+            "options": {**whole.options, **one.options},
+            "origins": {**whole.origins, **one.origins},
+            "notes": (*whole.notes, *one.notes),
+        }
+        whole = replace(whole, **joined)
     return whole

@@ -203,9 +203,8 @@ def test_videos_play(ending: str, cartpole: Path, tmp_path: Path, capfd: pytest.
 @pytest.mark.parametrize(
     ("video", "said"),
     [
-        ("", "takes the name of a file that ends in .mp4 or .gif, such as film.mp4"),
-        (".", "takes the name of a file that ends in .mp4 or .gif, such as film.mp4"),
-        ("films", "takes the name of a file; 'films' is a folder: 'films/film.mp4' lies in it"),
+        ("", "takes a file that ends in .mp4 or .gif, not ''"),
+        ("films", "takes a file that ends in .mp4 or .gif, not 'films'"),
         ("a.avi", "takes a file that ends in .mp4 or .gif, not 'a.avi'"),
         ("nowhere/at/all.mp4", "there is no folder 'nowhere'"),
         ("http://x/y.mp4", "there is no folder 'http:'"),

@@ -341,14 +341,14 @@ from raypid.run.resolve import resolve
 from raypid.settings.request import RunRequest
 from raypid.nn.policy import load_policy, save_policy
 given = Given({{"env": "CartPole-v1", "population": 4, "seed": 0, "noise_table_size": 100_000}})
-system = assemble(resolve(RunRequest(run={run!r}, settings=given)))
-role, learner = system.context.workers.handles[0].role, system.context.learner.role
-report, fitness = role.collect(learner.weights(), learner.algorithm.exploration(system.run.config, 0, 0))
+run, context, *_ = assemble(resolve(RunRequest(run={run!r}, settings=given)))
+role, learner = context.workers.handles[0].role, context.learner.role
+report, fitness = role.collect(learner.weights(), learner.algorithm.exploration(run.config, 0, 0))
 update, weights = learner.update(fitness, timesteps=report.num_steps)
 assert update.num_updates == 1 and weights.version == 1 and report.size == 4
 assert role.noise is learner.algorithm.noise  # one table in the process
 from pathlib import Path
-save_policy(Path({folder!r}), system.run.network, weights)
+save_policy(Path({folder!r}), run.network, weights)
 assert load_policy({folder!r}).act(np.zeros(4, np.float32)) in (0, 1)
 heavy = {{"torch", "ray", "tensorboardX", "matplotlib", "pandas", "scipy"}} & set(sys.modules)
 assert not heavy, heavy

@@ -187,7 +187,6 @@ def test_stops_are_followed_from_folder_to_folder(tmp_path: Path) -> None:
         assert agent.fit(90, out=tmp_path / "b", quiet=True).reason and not (tmp_path / "b").exists()
         agent.train()
         agent.fit(400, out=tmp_path / "b", quiet=True)
-        assert "has no results" not in " ".join(agent.notes)
     changes = [(c["key"], c["from"], c["to"]) for c in read_params(tmp_path / "b")["changes"]]
     assert changes == [("stop", {"timesteps_total": 100}, {"timesteps_total": 400})]
 

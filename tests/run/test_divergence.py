@@ -285,7 +285,7 @@ def test_as_many_rollbacks_as_are_allowed(tmp_path: Path) -> None:
     settings = {"env": "CartPole-v1", **SMALL, "lr": 1e30, "on_divergence": "rollback", "max_rollbacks": 1}
     said: list[str] = []
     with Agent("PPO", settings, out=tmp_path) as agent:
-        with pytest.raises(Diverged, match="Rollbacks before: 1. At the start, lr was 1e\\+30."):
+        with pytest.raises(Diverged, match="Rollbacks before: 1"):
             drive(agent, 3, said)
     assert (
         sum("rollback 1 of 1, to iteration 0 with lr 5e+29" in text for text in said) == 1

@@ -437,7 +437,7 @@ def test_the_environment_may_come_first() -> None:
             lambda: raypid.Agent(type("Mine", (PPO,), {"Config": dict}), "CartPole-v1"),
             "Mine.Config must be a dataclass",
         ),
-        (lambda: raypid.Agent({"env": "CartPole-v1"}), "Name the algorithm"),
+        (lambda: raypid.Agent({"env": "CartPole-v1"}), "An algorithm is a name or a class"),
         (lambda: raypid.PPO(config="CartPole-v1"), "There is no file 'CartPole-v1'"),
     ):
         with pytest.raises(ConfigError, match=said):
@@ -539,7 +539,7 @@ def test_what_ones_own_classes_return_is_checked() -> None:
 
     with (
         Forgets("CartPole-v1", **SMALL) as one,
-        pytest.raises(UserError, match=r"Forgets.train\(\) returned None; it returns"),
+        pytest.raises(UserError, match=r"Forgets.train\(\) returned None; it must return a result"),
     ):
         one.fit(40, out="c", **QUICK)
     with (
