@@ -22,10 +22,10 @@ from raypid.envs.errors import EnvError, import_failed, relative
 from raypid.envs.foreign import refuse, refuse_name
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
-from raypid.errors import UserError
+from raypid.errors import UserError, listed
 from raypid.plugins.extras import extra_of, install_command, installed
 from raypid.plugins.modules import apart, defined, import_named, located, names_file
-from raypid.plugins.registry import ENVS, suggest, within_remote
+from raypid.plugins.registry import ENVS, meant, suggest, within_remote
 from raypid.storage.ownership import path_hint
 
 GYM_PACKAGES = {
@@ -37,8 +37,6 @@ GYM_PACKAGES = {
 """Which package an entry point's module needs."""
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
-MOST_NAMED = 10
-"""Names that a message repeats."""
 GYM = ("gym", "ale")
 """Kinds that gymnasium.make makes."""
 
@@ -241,37 +239,14 @@ def _resolve_file(name: str) -> Resolved:
     if len(found) == 1:
         return _resolve_in(module, file, found[0])
     file = relative(file)
-    if not found:
-        raise EnvError(_without_class(module, file))
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    if found:
+        raise EnvError(f"{file} has {len(found)} environments: {listed(found)}. Name one: {f'{file}:{found[0]}'!r}.")
+    others = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     raise EnvError(
-        f"{file} has {len(found)} environments: {', '.join(found[:MOST_NAMED])}{more}. Name one: {f'{file}:{found[0]}'!r}."
+        f"{file} has no environment: it registers none, and has no class with reset and step that can be made as it is (a wrapper needs "
+        f"an environment; names with an underscore do not count). It has {listed(others) or 'nothing'}. If a function makes the "
+        f"environment, name it: '{file}:function'."
     )
-
-
-def _without_class(module: ModuleType, file: str) -> str:
-    """What to say of a file that has no class of an environment: which classes were passed over, and that a function may make one."""
-    functions = [
-        name for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
-    ]  # fmt: skip
-    classes = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
-    passed_over = "".join(f" {cls.__name__} {why}." for cls in classes if (why := _passed_over(cls)))
-    if not functions:
-        what = "no class with reset and step, no function that could make one, and it registers none"
-        return f"{file} has no environment: {what}.{passed_over}"
-    named = " or ".join(f"{file}:{name}" for name in functions[:MOST_NAMED])
-    return f"{file} has no environment class.{passed_over} If a function makes the environment, name it: {named}."
-
-
-def _passed_over(cls: type) -> str:
-    """Why a class is no environment; "" if it does not look like one."""
-    has = [name for name in ("reset", "step") if callable(getattr(cls, name, None))]
-    if len(has) == 1:
-        return f"has {has[0]} but no {'step' if has == ['reset'] else 'reset'}"
-    if has and cls.__name__.startswith("_"):
-        return "begins with an underscore"
-    return "is a wrapper that must be given an environment: write a function that makes and wraps one" if has else ""
 
 
 def _is_environment(cls: type) -> bool:
@@ -298,14 +273,13 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
     if attribute in ENVS:
         return _resolve_name(attribute)
     names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
-    near = suggest(attribute, names)
     if module_name == "__main__" or "<" in attribute:
         raise EnvError(
             f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. "
             "Give one that can be imported, env='module:Name', or in Python the environment itself."
         )
     module_name = relative(module_name)
-    hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
+    hint = meant(f"{module_name}:{near}" for near in suggest(attribute, names))
     what = module_name if module_name.endswith(".py") else f"module {module_name!r}"
     raise EnvError(f"Environment {f'{module_name}:{attribute}'!r}: {what} has no {attribute!r}.{hint}")
 
@@ -387,9 +361,7 @@ def _suggestion(name: str, known: list[str], prefix: str = "") -> str:
     near = [newest[n] for n in suggest(bare(name), newest)]
     if not near or "/" not in name:
         near = [by_end[n] for n in suggest(bare(name).rpartition("/")[2], by_end)]
-    if near:
-        return f" Did you mean {' or '.join(repr(prefix + n) for n in near)}?"
-    return (
+    return meant(prefix + n for n in near) or (
         " `raypid list envs` shows all; one of a package is 'package:id', your own 'file.py:Name', 'module:Name' or a name given to "
         "raypid.register_env."
     )

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from raypid.errors import CodeError, ConfigError, UserError, shown
 from raypid.plugins.extras import MissingPackage, install_hint
-from raypid.plugins.modules import apart, defined, import_named, located, names_file
+from raypid.plugins.modules import apart, defined, entry_name, import_named, located, name_of, names_file
 from raypid.storage.ownership import path_hint
 
 T = TypeVar("T")
@@ -94,10 +94,15 @@ def _is_typo(part: str, other: str) -> bool:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near and they are not too many."""
     known = list(known)
-    near = suggest(name, known)
-    if near:
-        return f" Did you mean {' or '.join(repr(n) for n in near)}?"
+    if near := suggest(name, known):
+        return meant(near)
     return f" Known: {', '.join(sorted(known))}." if len(known) <= _MOST_KNOWN else ""
+
+
+def meant(near: Iterable[str]) -> str:
+    """The end of an error message that offers names: " Did you mean 'x' or 'y'?"; "" without any."""
+    offered = " or ".join(map(repr, near))
+    return f" Did you mean {offered}?" if offered else ""
 
 
 COMING_FROM = "docs/coming-from/ says what other libraries' names are here."
@@ -118,9 +123,8 @@ def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> str:
             told.append(f"{name!r} is {shown.get(ours, ours)!r} here.")
             continue
         near = dict.fromkeys(shown[other] for other in suggest(_plain(name), shown))
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         link = link if near else f" {COMING_FROM}"
-        told.append(f"Unknown {kind} {name!r}.{hint}")
+        told.append(f"Unknown {kind} {name!r}.{meant(near)}")
     return " ".join(told) + link
 
 
@@ -163,8 +167,7 @@ def import_string(entry: str) -> Any:
         return getattr(module, attribute)
     except AttributeError as error:
         what = "" if names_file(entry) else "module "
-        near = suggest(attribute, defined(module, lambda cls: True))
-        hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+        hint = meant(suggest(attribute, defined(module, lambda cls: True)))
         raise UserError(f"{entry!r}: {what}{module_name!r} has no {attribute!r}.{hint}") from error
 
 
@@ -207,28 +210,18 @@ def place_of(entry: object) -> str:
         _, line = inspect.getsourcelines(entry)  # type: ignore[arg-type]
         return f"{inspect.getsourcefile(entry)}:{max(line, 1)}"  # type: ignore[arg-type]
     except (TypeError, OSError):
-        module, _, name = _identity(entry)
-        return f"{module}:{name}"
-
-
-def _identity(entry: object) -> tuple[str, str, str]:
-    """(module, file, qualified name): what two definitions of the same code have in common, in part."""
-    if isinstance(entry, str):
-        module, _, name = entry.partition(":")
-        return module, "", name
-    name = getattr(entry, "__qualname__", type(entry).__qualname__)
-    code = getattr(entry, "__code__", None)
-    try:
-        file = code.co_filename if code is not None else inspect.getfile(entry)  # type: ignore[arg-type]
-    except (TypeError, OSError):
-        file = ""
-    return getattr(entry, "__module__", ""), file, name
+        return entry_name(entry)
 
 
 def _same_code(one: object, other: object) -> bool:
     """Whether both are the same definition, perhaps run twice, as a notebook cell or a module that is loaded again is."""
-    (module, file, name), (module_2, file_2, name_2) = _identity(one), _identity(other)
-    return one is other or (name == name_2 and (module == module_2 or (file == file_2 and bool(file))))
+    if one is other or entry_name(one) == entry_name(other):
+        return True
+    try:
+        same_file = inspect.getfile(one) == inspect.getfile(other)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return False
+    return same_file and apart(name_of(one))[1] == apart(name_of(other))[1]
 
 
 def check_name(name: object, function: str) -> None:

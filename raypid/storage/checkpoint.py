@@ -35,7 +35,7 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from raypid.errors import UserError, shown
+from raypid.errors import UserError, listed, shown
 from raypid.state_tree import decode, encode, num_bytes, read_npy
 from raypid.storage.changes import CHANGES, Change, as_it_was, read_changes
 from raypid.storage.neighbours import nothing_at, refuse_file
@@ -557,8 +557,7 @@ def sha256_of(path: Path) -> str:
 def _contents(path: Path) -> str:
     if not path.is_dir():
         return "a file"
-    names = sorted(p.name for p in path.iterdir())
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "nothing"
+    return listed(sorted(p.name for p in path.iterdir())) or "nothing"
 
 
 def find_policy(path: Path | str) -> Path:
