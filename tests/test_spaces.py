@@ -37,7 +37,7 @@ def test_leaves_tell_place_shape_and_values() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (np.zeros((3, 4)), "the action space is ndarray, not a gymnasium.Space. Give one, such as env.action_space"),
+        (np.zeros((3, 4)), "the action space is numpy.ndarray, .* all from gymnasium.spaces"),
         (spaces.Text(3), "the action space is Text, which cannot be handled"),
         (spaces.Dict(x=spaces.Tuple((BOX, spaces.Sequence(BOX)))), "the action space at 'x/1' is Sequence"),
         (spaces.Dict(), "is empty; it needs at least one part"),

@@ -215,22 +215,16 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     can_ale = kind == "ale" and spec.atari is not False
     # ALE's vector entry point preprocesses; it has the vectoriser "ale"
     native = registered.vector_entry_point if registered is not None and kind == "gym" else None
-    python = "Take auto, sync, threads, processes or async."
+    possible = ["auto", own] if own else ["auto", "sync", "threads", "processes", "async"]
+    if not own:
+        possible += ["ale"] * can_ale + ["native"] * (native is not None or kind == "function")
     problem = ""
     if spec.atari and not is_atari:
         problem = f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}."
-    elif own and asked not in ("auto", own):
-        problem = f"Environment {name!r} steps its own vector: vectorizer must be auto or {own}, not {asked!r}."
-    elif own and wrapped:
-        problem = f"{wrapped} needs Python environments, but {name!r} is a vector: leave it out, or give an environment that steps alone."
-    elif asked == "envpool" and not own:
-        problem = f"vectorizer 'envpool' needs env 'envpool:<task>', such as 'envpool:Pong-v5', not {name!r}."
-    elif asked == "ale" and not can_ale:
-        problem = f"vectorizer 'ale' needs an id 'ALE/<Game>-v5' and atari not False; env is {name!r}."
-    elif asked == "native" and not own and native is None and kind != "function":
-        problem = f"vectorizer 'native' needs a vector entry point, which {name!r} does not have. {python}"
-    elif asked in ("ale", "native") and wrapped:
-        problem = f"{wrapped} needs Python environments; {asked!r} has none. {python}"
+    elif wrapped and (own or asked in ("ale", "native")):
+        problem = f"{wrapped} needs Python environments, but {name!r} would step as one vector: leave it out, or take another vectorizer."
+    elif asked not in possible:
+        problem = f"vectorizer {asked!r} cannot step {name!r}: take {' or '.join(possible)}."
     elif asked == "processes" and spec.num_envs > 1 and (spec.num_threads < 2 or not hasattr(os, "fork")):
         why = "this worker has 1 (num_cpus_per_worker)" if hasattr(os, "fork") else "this system cannot fork"
         problem = f"vectorizer 'processes' needs two cores or more and os.fork, but {why}. Take auto, sync or async."

@@ -136,47 +136,31 @@ class ObservationLayout:
         values = [(part, part.fit(part.reach(obs), (num_rows, *part.shape))) for part in self.parts]
         return [np.array(value, dtype=part.dtype) for part, value in values]
 
-    def check_bounds(self, arrays: list[Array]) -> None:
-        """Check the observations of a reset. On later steps many environments leave their bounds a little, and still learn.
+    def check(self, arrays: list[Array], *, of_reset: bool = False) -> None:
+        """Check the observations of a step or a reset. Bounds of a Box hold for those of a reset: on later steps many environments leave
+        them a little, and still learn.
 
         Raises:
-            ObservationError: an element is beyond the bounds of its Box.
+            ObservationError: an element is not finite, or not in its space.
         """
         for part, array in zip(self.parts, arrays):
+            # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is sorted
+            # out by the second look
+            if part.is_float and not math.isfinite(np.vdot(array, array)):
+                self._refuse(part, array, ~np.isfinite(array), "is not finite")
             if not part.is_box:
-                continue
-            bad = part.beyond(array)
-            if bad.any():
-                row, place, at = first_place(bad)
-                bounds = f"outside its bounds [{part.low[place]}, {part.high[place]}]"
-                raise ObservationError(
-                    f"{part.label} of reset() is {array[row][place]}{at}, {bounds}; declare the bounds that hold, or infinite ones.", row
-                )  # fmt: skip
+                self._refuse(part, array, part.beyond(array), f"is outside its space {part.space}")
+            elif of_reset:
+                what = "of reset() is outside its bounds (declare those that hold, or infinite ones)"
+                self._refuse(part, array, part.beyond(array), what)
 
-    def check(self, arrays: list[Array]) -> None:
-        """Check the observations of any step.
-
-        Raises:
-            ObservationError: an element is not finite, or not in its discrete space.
-        """
-        for part, array in zip(self.parts, arrays):
-            if part.is_float:
-                # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
-                # sorted out below
-                if math.isfinite(np.vdot(array, array)):
-                    continue
-                bad = ~np.isfinite(array)
-                what = "is not finite"
-            elif not part.is_box:
-                bad = part.beyond(array)
-                what = f"is outside its space {part.space}"
-            else:
-                continue
-            if bad.any():
-                row, place, at = first_place(bad)
-                raise ObservationError(
-                    f"{part.label} {what}: {array[row][place]}{at}. Observation space: {self.space}.", row
-                )
+    def _refuse(self, part: ObservationPart, array: Array, bad: Array, what: str) -> None:
+        """Raise ObservationError for the first element of `array` [B, *] that is `bad` [B, *], if there is one."""
+        if bad.any():
+            row, place, at = first_place(bad)
+            raise ObservationError(
+                f"{part.label} {what}: {array[row][place]}{at}. Observation space: {self.space}.", row
+            )
 
 
 def first_place(bad: Array) -> tuple[int, tuple[int, ...], str]:

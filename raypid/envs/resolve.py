@@ -296,19 +296,16 @@ def _resolve_object(target: object, name: str) -> Resolved:
         return Resolved(name, "function", target)
     what = f"class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
     if isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-        raise EnvError(f"env is {what}, which exists already: every worker makes its own. {_maker(target)}")
+        name = type(target.unwrapped).__name__
+        by_id = f"its id, env={target.spec.id!r}, " if target.spec is not None else ""
+        raise EnvError(
+            f"env is {what}, which exists already: every worker makes its own. Give {by_id}the class, env={name}, or a function that makes "
+            f"it with its wrappers, env=lambda: {name}(...)."
+        )
     raise EnvError(
         f"env is {what}, which is not an environment. Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
         "'module:Name', a registered name, a gymnasium.Env class, or a function that returns an environment."
     )
-
-
-def _maker(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> str:
-    """Say what to give in place of an environment that exists."""
-    if env.spec is not None and env.spec.id in gymnasium.registry:
-        return f"Give its id, env={env.spec.id!r}; with wrappers of your own a function that makes and wraps it."
-    name = type(env.unwrapped).__name__
-    return f"Give the class, env={name}, or a function that makes it, env=lambda: {name}(...)."
 
 
 def require(package: str, name: str) -> None:
