@@ -216,8 +216,10 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     # ALE's vector entry point preprocesses; it has the vectoriser "ale"
     native = registered.vector_entry_point if registered is not None and kind == "gym" else None
     possible = ["auto", own] if own else ["auto", "sync", "threads", "processes", "async"]
-    if not own:
-        possible += ["ale"] * can_ale + ["native"] * (native is not None or kind == "function")
+    if can_ale:
+        possible.append("ale")
+    if native is not None or kind == "function":
+        possible.append("native")
     problem = ""
     if spec.atari and not is_atari:
         problem = f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}."

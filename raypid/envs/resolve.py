@@ -162,10 +162,7 @@ def _register_from_package(name: str) -> None:
         _register_ale()
         return
     if not installed(brought.module.partition(".")[0]) or _lies_here(brought.module):
-        raise EnvError(
-            f"Environment {name!r} comes with the package {brought.package!r}, which is not installed: "
-            f"pip install {shlex.quote(brought.package)}"
-        )
+        raise _lacking(name, brought.package)
     try:
         with quiet():
             gymnasium.register_envs(importlib.import_module(brought.module))
@@ -314,14 +311,18 @@ def require(package: str, name: str) -> None:
     Raises:
         EnvError: it is missing; the text has the extra to install.
     """
-    if installed(package):
-        return
-    raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
+    if not installed(package):
+        raise _lacking(name, package)
+
+
+def _lacking(name: str, package: str) -> EnvError:
+    """The error that the package of environment `name` is not installed."""
+    return EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
 
 
 def _command(package: str) -> str:
     """What installs a package."""
-    return install_command(extra) if (extra := extra_of(package)) else f"pip install {package}"
+    return install_command(extra) if (extra := extra_of(package)) else f"pip install {shlex.quote(package)}"
 
 
 def _register_ale() -> None:

@@ -147,12 +147,8 @@ def import_string(entry: str) -> Any:
         UserError: there is no such module or file, or it has no such attribute.
     """
     module_name, attribute = apart(entry)
-    if names_file(entry) and not attribute:
-        names = defined(import_named(module_name), lambda cls: True)
-        several = " or ".join(f"{module_name}:{name}" for name in names)
-        raise UserError(f"{entry!r} is a file: name what is meant in it, {several or f'{module_name}:Name'}.")
     if not module_name or not attribute:
-        raise UserError(f"{entry!r} is no 'module:Name'.")
+        raise UserError(f"{entry!r} does not say which class or function: write '{module_name or 'module'}:Name'.")
     try:
         module = import_named(module_name)
     except ModuleNotFoundError as error:
