@@ -5,7 +5,7 @@ Supported are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -56,11 +56,6 @@ def members(space: Space) -> list[tuple[Key, Space]]:
 
 def is_nested(space: Space) -> bool:
     return isinstance(space, (spaces.Dict, spaces.Tuple))
-
-
-def assemble(space: Space, parts: Iterable[object]) -> object:
-    """Put values of the members of a Dict or Tuple space together, as environments have them: a dict or a tuple."""
-    return dict(zip(space.spaces, parts)) if isinstance(space, spaces.Dict) else tuple(parts)
 
 
 def space_leaves(space: Space, role: str) -> list[SpaceLeaf]:

@@ -93,6 +93,6 @@ def refuse_name(name: str) -> None:
         ForeignEnv: says what it is and what to do.
     """
     if _PETTINGZOO.fullmatch(name.partition(":")[0]) and (":" not in name or name.startswith("pettingzoo")):
-        part = "of PettingZoo" if "." in name else "a name as PettingZoo has them"
-        what = "PettingZoo" if name == "pettingzoo" else part
-        raise ForeignEnv(f"{name!r} is {what}; raypid cannot train on its environments: each {_MULTI_AGENT}")
+        raise ForeignEnv(
+            f"{name!r} looks like PettingZoo, on whose environments raypid cannot train: each {_MULTI_AGENT}"
+        )

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from raypid.envs.errors import EnvError
 from raypid.errors import shown
-from raypid.spaces import Space, SpaceLeaf, assemble, is_nested, members, space_leaves
+from raypid.spaces import Space, SpaceLeaf, is_nested, members, space_leaves
 from raypid.types import Array, Tree
 
 
@@ -184,7 +184,8 @@ def action_rows(space: Space, action: Tree, num: int) -> list[object]:
 def from_tree(space: Space, tree: Tree) -> object:
     """Copy a tree of arrays [*] or [B, *] into what an environment, or a vector, of this space takes: dicts, tuples, arrays."""
     if isinstance(tree, Mapping):
-        return assemble(space, (from_tree(part, tree[str(key)]) for key, part in members(space)))
+        parts = {key: from_tree(part, tree[str(key)]) for key, part in members(space)}
+        return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
     return np.array(tree, dtype=space.dtype)
 
 
