@@ -41,13 +41,11 @@ def by_name(value: object, key: str = "") -> tuple[str, str]:
         key: the setting that it was given for; "" for one that takes something else, such as an environment.
     """
     cls: type = value if isinstance(value, type) else type(value)
-    has = {method: hasattr(cls, method) for method in ("forward", "choose_actions", "fetch_grads")}
-    may_be = any(has.values()) or value is cls and key in ("model", "network", "agent")
-    if key not in ("", "model", "network", "agent") or cls.__module__ == "builtins" or not may_be:
+    methods = {"agent": "fetch_grads", "model": "choose_actions", "network": "forward"}
+    may_be = [kind for kind, method in methods.items() if hasattr(cls, method)]
+    if key not in ("", *methods) or cls.__module__ == "builtins" or not (may_be or (key and value is cls)):
         return shown(value), ""
-    kind = "model" if has["choose_actions"] else "network"
-    if key == "agent" or not key and has["fetch_grads"]:
-        kind = "agent"
+    kind = "agent" if key == "agent" else next((kind for kind in may_be if not key or kind != "agent"), "network")
     name = "Mine" if cls.__module__.startswith("torch.") else cls.__name__
     given = f'agent="{name.lower()}"' if kind == "agent" else f'model={{"network": "{name.lower()}"}}'
     it = "it" if value is cls else "its class"
