@@ -22,7 +22,7 @@ from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from raypid.envs.adapter import Adapted, parameters, takes
+from raypid.envs.adapter import Adapted, parameters, required, takes
 from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
@@ -134,8 +134,7 @@ def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec:
 
 def single_parameter(target: Callable[..., object]) -> inspect.Parameter | None:
     """Return the positional parameter without a default, if a callable has exactly one."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in parameters(target).values() if p.default is p.empty and p.kind in kinds]
+    needed = required(target)
     return needed[0] if len(needed) == 1 else None
 
 

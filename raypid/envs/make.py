@@ -83,7 +83,6 @@ class Sample:
 Depth: TypeAlias = Literal["spaces", "reset", "steps"]
 """How far to look at an environment: at its spaces, also at the observation of a reset and, as long as more is to be seen, of FEW steps, or
 at LOOK steps."""
-DEPTHS: tuple[Depth, ...] = ("spaces", "reset", "steps")
 Looks: TypeAlias = Callable[[Sample], Depth]
 """How far to look, by what is known so far: the spaces, then also observations."""
 FEW = 20
@@ -176,11 +175,9 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     is_late = False
     try:
         copy.send()
-        found = copy.receive(timeout_s)
-        assert found is not None
-        for _ in range(DEPTHS.index(looks(found))):
+        while more := copy.receive(timeout_s):
+            found = more
             copy.send()
-            found = copy.receive(timeout_s) or found
     except TimeoutError:
         is_late = True
         problem = f"was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."

@@ -99,11 +99,10 @@ class ObservationLayout:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.parts = [ObservationPart(leaf) for leaf in space_leaves(space, "observation")]
-        self._is_nested = is_nested(space)
 
     def tree(self, arrays: list[Array]) -> Tree:
         """Arrange the parts as the observation has them."""
-        return _arrange(self.space, iter(arrays)) if self._is_nested else arrays[0]
+        return _arrange(self.space, iter(arrays))
 
     def stack(self, observations: Sequence[object]) -> list[Array]:
         """Copy the observations of B environments into new arrays [B, *].

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.envs import registration
 
+from raypid.envs.adapter import required
 from raypid.envs.errors import EnvError, import_failed, relative
 from raypid.envs.foreign import refuse, refuse_name
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
@@ -247,18 +248,13 @@ def _resolve_file(name: str) -> Resolved:
 
 
 def _is_environment(cls: type) -> bool:
-    if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
-        return False
-    return not issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)) or _takes_nothing(cls)
+    """Whether a class is an environment. A wrapper is one if it needs no arguments: it then brings what it wraps."""
+    is_wrapper = issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper))
+    return _has_methods(cls) and not (is_wrapper and required(cls))
 
 
-def _takes_nothing(cls: type) -> bool:
-    """Whether a class can be made without arguments, as far as its signature says: a wrapper then brings what it wraps."""
-    try:
-        inspect.signature(cls).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
+def _has_methods(target: object) -> bool:
+    return all(callable(getattr(target, method, None)) for method in ("reset", "step"))
 
 
 def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolved:
@@ -287,7 +283,7 @@ def _resolve_object(target: object, name: str) -> Resolved:
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
-        if all(callable(getattr(target, method, None)) for method in ("reset", "step")):
+        if _has_methods(target):
             return Resolved(name, "class", target)
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         return Resolved(name, "function", target)
