@@ -27,7 +27,7 @@ from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
 from raypid.envs.foreign import refuse
-from raypid.envs.gym_vector import GymVector, close_vector
+from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.ids import text_of
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
@@ -150,11 +150,19 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
         own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
         if own is not None:
             return own(spec, resolved)
-        if resolved.kind == "function":
-            return _function_vector(spec, resolved, vectorizer)
-        if vectorizer == "native":
+        first = None
+        if resolved.kind == "function":  # only a call shows what it makes: one environment, or a whole vector
+            made = call(resolved.creator, spec, 0, num_envs=spec.num_envs)
+            if isinstance(made, gymnasium.vector.VectorEnv):
+                return _made_vector(spec, resolved, vectorizer, made)
+            if vectorizer == "native":
+                raise EnvError(
+                    f"vectorizer 'native': {resolved.name!r} gave a {type(made).__name__}, not a vector. Take auto or sync."
+                )
+            first = wrap(made, spec, resolved)
+        elif vectorizer == "native":
             return _native_vector(spec, resolved)
-        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer)
+        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first)
 
 
 _LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atari", "pygame": "video", "jax": "jax"}
@@ -235,17 +243,8 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     return GymVector(spec, resolved.name, "native", make)
 
 
-def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
-    """Call a function to see what it makes: one environment, or a whole vector."""
-    env = call(resolved.creator, spec, 0, num_envs=spec.num_envs)
-    if not isinstance(env, gymnasium.vector.VectorEnv):
-        if vectorizer == "native":
-            raise EnvError(
-                f"vectorizer 'native': {resolved.name!r} gave a single {type(env).__name__}, not a vector. "
-                "Take auto, sync, threads, processes or async."
-            )
-        first = wrap(env, spec, resolved)
-        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first_env=first)
+def _made_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str, env: AnyVector) -> GymVector:
+    """The vector that a function has made, which it will make again where that one raises."""
     problem = ""
     if vectorizer not in ("auto", "native"):
         problem = f"vectorizer {vectorizer!r} needs single environments"

@@ -35,9 +35,7 @@ _KINDS = {
     ("pettingzoo", "AECEnv"): ("PettingZoo's environment", _MULTI_AGENT),
     ("ray.rllib", "MultiAgentEnv"): ("RLlib's multi-agent environment", _MULTI_AGENT),
     ("dm_env", "Environment"): ("dm_env's environment", _DM),
-    ("dm_control", "Environment"): ("dm_control's environment", _DM),
     ("gym", "Env"): ("Gym's environment", _GYM),
-    ("gym", "Wrapper"): ("Gym's environment", _GYM),
     ("stable_baselines3", "VecEnv"): (
         "Stable-Baselines3's vector",
         "is stepped by SB3's interface. Give the class or function that makes one environment: raypid makes the vector.",

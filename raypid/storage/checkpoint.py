@@ -375,7 +375,6 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
         (folder / stem / f"{number}.npy").write_bytes(buffer.getbuffer())
     known = (extra_writer(folder) if extra_writer is not None else None) or {}
     head = {"format_version": FORMAT_VERSION, "raypid_version": _raypid_version(), "checksum": _ZEROS, "signature": ""}
-    assert not {"format_version", "checksum", "signature", "signed", "files", "state"} & set(entries)
     entries = {key: encode(value, key, None, None) for key, value in entries.items()}
     names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = {
