@@ -169,8 +169,6 @@ class Trajectory(Rows):
     """Version of the oldest weights that acted."""
     moments: Moments | None = None
     """Moments of the observations in this fragment; None if observations are not normalised."""
-    policy_id: str = "default"
-    """Always "default": reserved for runs of several policies."""
 
     @property
     def num_rows(self) -> int:
@@ -234,8 +232,6 @@ class Weights:
     """Names and shapes of the parts of `flat`, in order."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Arrays of any dtype that are not trained, such as the normaliser's moments."""
-    policy_id: str = "default"
-    """Always "default": reserved for runs of several policies."""
 
     def as_dict(self) -> dict[str, Array]:
         """Return views of the buffer, by name."""

@@ -186,8 +186,7 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     finally:
         Forked.end([copy], interrupt=is_late)
     if found is None:
-        name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
-        raise EnvError(f"Environment {name!r} {problem}")
+        raise EnvError(f"Environment {spec.name!r} {problem}")
     return found
 
 

@@ -210,9 +210,7 @@ def _resolve_path(name: str) -> Resolved:
             if brought_by(module_name) is not None or brought_by(attribute) is not None:
                 _register_from_package(attribute if brought_by(attribute) is not None else module_name)
             raise EnvError(
-                f"Environment {name!r}: there is no module {missing!r} on the Python path. "
-                'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
-                + path_hint(missing)
+                f"Environment {name!r}: there is no module {missing!r} on the path: run from its folder, or install it.{path_hint(missing)}"
             ) from error
         raise import_failed(name, module_name, error) from error
     return _resolve_in(module, module_name, attribute)

@@ -151,22 +151,19 @@ def _in_project(folder: Path, module: str, attribute: str, places: list[Path]) -
     project = project_of(Path.cwd())
     if project is None:
         return False
-    # what was unpacked together with the folder is not the user's
-    inside = folder.resolve().is_relative_to(project) and folder.resolve() != project
-    others = [*_LIBRARY, *([project / folder.resolve().relative_to(project).parts[0]] if inside else [])]
+    place, others = folder.resolve(), list(_LIBRARY)
+    if project in place.parents:  # what was unpacked together with the folder is not the user's
+        others.append(project / place.relative_to(project).parts[0])
 
-    def own(found: list[Path]) -> bool:
-        return bool(found) and all(
-            p.is_relative_to(project)
-            and not any(p.is_relative_to(other) for other in others)
-            and not _INSTALLED & set(p.parts)
-            for p in found
-        )
+    def own(file: Path) -> bool:
+        is_others = bool(_INSTALLED & set(file.parts)) or any(file.is_relative_to(other) for other in others)
+        return file.is_relative_to(project) and not is_others
 
-    if not own(places):
+    if not (places and all(map(own, places))):
         return False
     try:
         found = getattr(import_named(module), attribute, None)
     except Exception:
         return True  # importing it again will say what is wrong with it
-    return own(_places(getattr(found, "__module__", None) or module))  # a project's `subprocess.run` is not its own
+    defined = _places(getattr(found, "__module__", None) or module)  # a project's `subprocess.run` is not its own
+    return bool(defined) and all(map(own, defined))
