@@ -191,5 +191,5 @@ def test_algorithms_are_known_in_any_case_and_by_their_file(tmp_path: Path) -> N
     assert ALGORITHMS.get(f"{tmp_path}/mine.py:Mine").__name__ == "Mine"
     with pytest.raises(UserError, match="does not say which class or function: write .*mine.py:Name"):
         ALGORITHMS.get(f"{tmp_path}/mine.py")
-    with pytest.raises(UserError, match="has no 'Mein'. Did you mean 'Mine'"):
+    with pytest.raises(UserError, match="has no 'Mein'. Did you mean '.*mine.py:Mine'"):
         ALGORITHMS.get(f"{tmp_path}/mine.py:Mein")

@@ -26,7 +26,7 @@ from raypid.envs.quiet import quiet
 from raypid.errors import UserError, listed
 from raypid.plugins.extras import extra_of, install_command, installed
 from raypid.plugins.modules import apart, defined, import_named, located, names_file
-from raypid.plugins.registry import ENVS, meant, suggest, within_remote
+from raypid.plugins.registry import ENVS, meant, no_attribute, suggest, within_remote
 from raypid.storage.ownership import path_hint
 
 GYM_PACKAGES = {
@@ -263,16 +263,12 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
         return _resolve_gym(attribute)
     if attribute in ENVS:
         return _resolve_name(attribute)
-    names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
     if module_name == "__main__" or "<" in attribute:
         raise EnvError(
             f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. "
             "Give one that can be imported, env='module:Name', or in Python the environment itself."
         )
-    module_name = relative(module_name)
-    hint = meant(f"{module_name}:{near}" for near in suggest(attribute, names))
-    what = module_name if module_name.endswith(".py") else f"module {module_name!r}"
-    raise EnvError(f"Environment {f'{module_name}:{attribute}'!r}: {what} has no {attribute!r}.{hint}")
+    raise EnvError(f"Environment {no_attribute(module, relative(module_name), attribute)}")
 
 
 def _resolve_object(target: object, name: str) -> Resolved:

@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import CodeError, ConfigError, UserError, shown
 from raypid.plugins.extras import MissingPackage, install_hint
-from raypid.plugins.modules import apart, defined, entry_name, import_named, located, name_of, names_file
+from raypid.plugins.modules import apart, entry_name, import_named, located, name_of, names_file
 from raypid.storage.ownership import path_hint
 
 T = TypeVar("T")
@@ -160,9 +161,15 @@ def import_string(entry: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        what = "" if names_file(entry) else "module "
-        hint = meant(suggest(attribute, defined(module, lambda cls: True)))
-        raise UserError(f"{entry!r}: {what}{module_name!r} has no {attribute!r}.{hint}") from error
+        raise UserError(no_attribute(module, module_name, attribute)) from error
+
+
+def no_attribute(module: ModuleType, named: str, attribute: str) -> str:
+    """The message that a module, or file, which users know as `named`, has no such attribute; with the nearest that it has."""
+    what = named if names_file(named) else f"module {named!r}"
+    names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    hint = meant(f"{named}:{near}" for near in suggest(attribute, names))
+    return f"{f'{named}:{attribute}'!r}: {what} has no {attribute!r}.{hint}"
 
 
 def called(owner: str, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
