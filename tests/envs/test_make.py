@@ -107,7 +107,7 @@ class Decides:
         (EnvSpec(env=lambda: 3), "gave an object of type int without reset, step"),
         (
             EnvSpec(env="Pendulum-v1", vectorizer="native"),
-            "vectorizer 'native' cannot step 'Pendulum-v1': take auto or sync",
+            "vectorizer 'native' cannot step 'Pendulum-v1': take auto, sync",
         ),
         (EnvSpec(env="Pendulum-v1", vectorizer="ale"), "vectorizer 'ale' cannot step 'Pendulum-v1'"),
         (EnvSpec(env="Pendulum-v1", vectorizer="envpool"), "vectorizer 'envpool' cannot step 'Pendulum-v1'"),
