@@ -101,6 +101,10 @@ def _ints(values: Array) -> tuple[int, ...]:
     return tuple(int(v) for v in values.ravel())
 
 
+_NUMBERS = {"Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("shape",)}
+"""Kind of a space -> its attributes that say everything about it."""
+
+
 def space_to_json(space: Space) -> dict[str, object]:
     """Describe a space by numbers, strings, lists and dicts, from which `space_from_json` builds it.
 
@@ -112,15 +116,11 @@ def space_to_json(space: Space) -> dict[str, object]:
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
     (leaf,) = space_leaves(space, "described")
-    described: dict[str, object] = {"kind": leaf.kind}
     if isinstance(space, spaces.Box):
         bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-        return described | {"shape": list(leaf.shape), "dtype": str(leaf.dtype), **bounds}
-    if isinstance(space, spaces.Discrete):
-        return described | {"n": leaf.nvec[0], "start": leaf.start[0]}
-    if isinstance(space, spaces.MultiDiscrete):
-        return described | {"nvec": space.nvec.tolist(), "start": np.asarray(space.start).tolist()}
-    return described | {"shape": list(leaf.shape)}
+        return {"kind": "Box", "shape": list(leaf.shape), "dtype": str(leaf.dtype), **bounds}
+    numbers = {name: np.asarray(getattr(space, name)).tolist() for name in _NUMBERS[leaf.kind]}
+    return {"kind": leaf.kind, **numbers}
 
 
 def space_from_json(values: Mapping[str, Any]) -> Space:
