@@ -343,22 +343,14 @@ class Registry(Generic[T]):
             )
 
 
+_TOYS = ("Catch", "DictCartPole", "MultiMatch", "PositionCartPole", "RepeatFirst", "TMaze", "Wait")
+"""Classes of raypid.envs.toy, whose ids are such as "raypid/Catch-v0"."""
 ENVS: Registry[Any] = Registry("environment", {
     "gym_env": "raypid.envs.gym_env:gym_env",
-    "raypid/Catch-v0": "raypid.envs.toy:Catch",
-    "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
-    "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
-    "raypid/PositionCartPole-v0": "raypid.envs.toy:PositionCartPole",
-    "raypid/RepeatFirst-v0": "raypid.envs.toy:RepeatFirst",
-    "raypid/TMaze-v0": "raypid.envs.toy:TMaze",
-    "raypid/Wait-v0": "raypid.envs.toy:Wait",
+    **{f"raypid/{name}-v0": f"raypid.envs.toy:{name}" for name in _TOYS},
 })  # fmt: skip
 NETWORKS: Registry[type] = Registry("network", {
-    "mlp": "raypid.nn.networks:OwnNetwork",
-    "cnn": "raypid.nn.networks:OwnNetwork",
-    "resnet": "raypid.nn.networks:OwnNetwork",
-    "lstm": "raypid.nn.networks:OwnNetwork",
-    "gru": "raypid.nn.networks:OwnNetwork",
+    **dict.fromkeys(("mlp", "cnn", "resnet", "lstm", "gru"), "raypid.nn.networks:OwnNetwork"),
     "ppo": "raypid.algorithms.models:PPOModel",
     "a2c": "raypid.algorithms.models:A2CModel",
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",
