@@ -205,8 +205,6 @@ def within_remote(entry: Any) -> Any:
 
 def place_of(entry: object) -> str:
     """Say where a class or function is written, as "file:line", or else as "module:name"."""
-    if isinstance(entry, str):
-        return entry
     try:
         _, line = inspect.getsourcelines(entry)  # type: ignore[arg-type]
         return f"{inspect.getsourcefile(entry)}:{max(line, 1)}"  # type: ignore[arg-type]

@@ -61,26 +61,27 @@ def _texts(value: object, key: str) -> Iterator[tuple[str, str]]:
         yield key, value
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _texts(part, f"{key}.{name}" if key else str(name))
+            name = str(name).replace("-", "_")
+            yield from _texts(part, f"{key}.{name}" if key else name)
     elif isinstance(value, (list, tuple)):
         for part in value:
             yield from _texts(part, key)
 
 
 def _names_code(key: str, text: str) -> bool:
-    first, _, last = key.replace("-", "_").rpartition(".")
-    if last in _PATHS and not first:
+    if key in _PATHS:
         return False
-    if {"env_config", "custom", "agent_config", "custom_args"} & set(key.replace("-", "_").split(".")):
+    groups = key.split(".")
+    if {"env_config", "custom", "agent_config", "custom_args"} & set(groups):
         return names_file(text) or _FREE.fullmatch(text) is not None
-    registry = _REGISTRIES.get(last)
+    registry = _REGISTRIES.get(groups[-1])
     if registry is not None and (text in registry or text in map(registry.entry, registry.names())):
         return False
     return names_file(text) or (":" in text and not (registry is ENVS and text.startswith("envpool:")))
 
 
 def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
-    if key.replace("-", "_") == "address":
+    if key == "address":
         if not trusted:
             raise UntrustedError(
                 f"{folder} names the Ray cluster {text!r}, which could run any code here, and you did not write it. Give an "
@@ -97,10 +98,10 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
         )
     if trusted or _registered_by_package(module, attribute) or _in_project(folder, module, attribute, places):
         return
-    environment = key.replace("-", "_") in ("env", "evaluation_env")
     is_here = not names_file(text) or places[0].is_file()
     own = repr(text) if is_here else f"'PATH/TO/{Path(text).name}' (where you have it)"
-    named = f"If you know this environment, name it yourself: {key.replace('-', '_')}={own}. " if environment else ""
+    is_env = key in ("env", "evaluation_env")
+    named = f"If you know this environment, name it yourself: {key}={own}. " if is_env else ""
     raise UntrustedError(
         f"{folder} names {text!r} ({key}), which would be imported and run. That is neither registered here nor in your project, "
         "and the folder is not signed as yours (it comes from elsewhere or from an earlier version, or was altered). "
