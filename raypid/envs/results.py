@@ -16,9 +16,10 @@ from raypid.errors import shown
 RESET, STEP = 2, 5
 """Lengths of the tuples that reset() and step() return."""
 _WANTED = {
-    RESET: ("reset()", "(obs, info)"),
-    STEP: ("step()", "(obs, reward, terminated, truncated, info)"),
+    RESET: ("reset()", "(obs, info)", "(obs)"),
+    STEP: ("step()", "(obs, reward, terminated, truncated, info)", "(obs, reward, terminated, truncated, info)"),
 }
+"""Length -> the method, the tuple, and the arguments of raypid.OBSERVATION in its place."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -41,8 +42,8 @@ def misfit(result: object, count: int, *, adapted: bool = False) -> tuple[str, s
         )
     elif count == RESET and not isinstance(result, tuple):
         advice = "Write: return obs, {}"
-    call, parts = _WANTED[count]
-    form = f"raypid.OBSERVATION{parts}, or {parts}" if adapted else parts
+    call, parts, arguments = _WANTED[count]
+    form = f"raypid.OBSERVATION{arguments}, or {parts}" if adapted else parts
     return f"{call} must return {form} as Gymnasium's environments do; it returned {described(result)}.", advice
 
 
