@@ -85,6 +85,11 @@ def shorten(text: str, most: int = MAX_SHOWN) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """The first names, and how many more there are: "a, b, c and 2 more"; "" without any."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def one_line(message: object) -> str:
     """Return a message on one line, without the middle of one that somebody's input made long."""
     text = " ".join(str(message).splitlines())

@@ -5,7 +5,7 @@ Supported are Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -58,11 +58,6 @@ def is_nested(space: Space) -> bool:
     return isinstance(space, (spaces.Dict, spaces.Tuple))
 
 
-def assemble(space: Space, parts: Iterable[object]) -> object:
-    """Put values of the members of a Dict or Tuple space together, as environments have them: a dict or a tuple."""
-    return dict(zip(space.spaces, parts)) if isinstance(space, spaces.Dict) else tuple(parts)
-
-
 def space_leaves(space: Space, role: str) -> list[SpaceLeaf]:
     """List the leaves of a space, depth first.
 
@@ -93,24 +88,21 @@ def _walk(space: Space, keys: tuple[Key, ...], role: str) -> Iterator[SpaceLeaf]
         yield SpaceLeaf(keys, space, "MultiBinary", tuple(space.shape), np.dtype(np.int8))
     else:
         at = f" at {'/'.join(map(str, keys))!r}" if keys else ""
-        if type(space).__module__.startswith("gym."):
-            raise SpaceError(
-                f"the {role} space{at} is a {type(space).__name__} of the old package gym: take gymnasium.spaces.{type(space).__name__} "
-                "in its place (import gymnasium as gym)."
-            )
-        if not isinstance(space, spaces.Space):
-            raise SpaceError(
-                f"the {role} space{at} is {type(space).__name__}, not a gymnasium.Space. Give one, such as env.{role}_space."
-            )
+        own = type(space).__module__.startswith("gymnasium.")
+        kind = type(space).__name__ if own else f"{type(space).__module__}.{type(space).__name__}"
         raise SpaceError(
-            f"the {role} space{at} is {type(space).__name__}, which cannot be handled. "
-            "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these. "
+            f"the {role} space{at} is {kind}, which cannot be handled. "
+            "Supported: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these, all from gymnasium.spaces. "
             "Wrap the environment so that it encodes this part as one of them."
         )
 
 
 def _ints(values: Array) -> tuple[int, ...]:
     return tuple(int(v) for v in values.ravel())
+
+
+_NUMBERS = {"Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("shape",)}
+"""Kind of a space -> its attributes that say everything about it."""
 
 
 def space_to_json(space: Space) -> dict[str, object]:
@@ -124,15 +116,11 @@ def space_to_json(space: Space) -> dict[str, object]:
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
     (leaf,) = space_leaves(space, "described")
-    described: dict[str, object] = {"kind": leaf.kind}
     if isinstance(space, spaces.Box):
         bounds = {"low": _bound(space.low), "high": _bound(space.high)}
-        return described | {"shape": list(leaf.shape), "dtype": str(leaf.dtype), **bounds}
-    if isinstance(space, spaces.Discrete):
-        return described | {"n": leaf.nvec[0], "start": leaf.start[0]}
-    if isinstance(space, spaces.MultiDiscrete):
-        return described | {"nvec": space.nvec.tolist(), "start": np.asarray(space.start).tolist()}
-    return described | {"shape": list(leaf.shape)}
+        return {"kind": "Box", "shape": list(leaf.shape), "dtype": str(leaf.dtype), **bounds}
+    numbers = {name: np.asarray(getattr(space, name)).tolist() for name in _NUMBERS[leaf.kind]}
+    return {"kind": leaf.kind, **numbers}
 
 
 def space_from_json(values: Mapping[str, Any]) -> Space:

@@ -90,12 +90,3 @@ def fingerprint(state: object) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
-
-
-def num_bytes(tree: object) -> int:
-    """Estimate how many bytes a state takes on disk."""
-    if isinstance(tree, dict):
-        return sum(16 + len(str(k)) + num_bytes(v) for k, v in tree.items())
-    if isinstance(tree, list | tuple):
-        return sum(num_bytes(v) for v in tree)
-    return int(tree.nbytes) + 80 if isinstance(tree, np.ndarray) else len(str(tree))

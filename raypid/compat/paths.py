@@ -8,40 +8,28 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+_NOW_IN = {
+    "algorithms": ("a3c", "dqn", "es", "ppo"),
+    "plugins": ("arguments", "extras", "modules", "project", "registry", "trust"),
+    "run": ("deploy",),
+    "settings": ("address", "config", "marked", "stops"),
+    "storage": ("changes", "checkpoint", "neighbours", "outputs", "ownership", "plain_data"),
+}
+"""Package -> modules that lay in raypid itself before, or do so in RLlib, under the same name."""
 MOVED = {
+    **{f"raypid.{name}": f"raypid.{package}.{name}" for package, names in _NOW_IN.items() for name in names},
     # RLlib's first edition, with raypid in place of ray or of ray.rllib
     "raypid.rllib": "raypid",
-    "raypid.a3c": "raypid.algorithms.a3c",
-    "raypid.dqn": "raypid.algorithms.dqn",
-    "raypid.es": "raypid.algorithms.es",
-    "raypid.ppo": "raypid.algorithms.ppo",
     "raypid.agent": "raypid.agents",
     "raypid.models": "raypid.nn.model_catalog",
     "raypid.tune.registry": "raypid",
     "raypid.tune.tune": "raypid.tune",
     "raypid.tune.variant_generator": "raypid.tune",
     # earlier versions of raypid: what users import, and what params.json and checkpoints name
-    "raypid.registry": "raypid.plugins.registry",
-    "raypid.modules": "raypid.plugins.modules",
-    "raypid.extras": "raypid.plugins.extras",
-    "raypid.project": "raypid.plugins.project",
-    "raypid.arguments": "raypid.plugins.arguments",
-    "raypid.trust": "raypid.plugins.trust",
-    "raypid.checkpoint": "raypid.storage.checkpoint",
-    "raypid.outputs": "raypid.storage.outputs",
-    "raypid.ownership": "raypid.storage.ownership",
-    "raypid.plain_data": "raypid.storage.plain_data",
-    "raypid.neighbours": "raypid.storage.neighbours",
-    "raypid.changes": "raypid.storage.changes",
-    "raypid.config": "raypid.settings.config",
-    "raypid.stops": "raypid.settings.stops",
     "raypid.tunable": "raypid.settings.ranges",
     "raypid.run_file": "raypid.settings.files",
-    "raypid.marked": "raypid.settings.marked",
     "raypid.saved_settings": "raypid.settings.saved",
     "raypid.tuned": "raypid.settings.tuned",
-    "raypid.address": "raypid.settings.address",
-    "raypid.deploy": "raypid.run.deploy",
     "raypid.run.loops": "raypid.loops.loops",
     "raypid.replay.sources": "raypid.loops.sources",
     "raypid.reporting": "raypid.report",

@@ -12,7 +12,7 @@ from typing import TypeVar, overload
 
 import gymnasium
 
-from raypid.envs.creators import entry_of as entry_of
+from raypid.envs.creators import settings_of as settings_of
 from raypid.envs.env_spec import EnvSpec as EnvSpec
 from raypid.envs.env_spec import stream_seeds as stream_seeds
 from raypid.envs.errors import EnvError as EnvError

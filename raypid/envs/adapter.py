@@ -83,6 +83,12 @@ def parameters(function: Callable[..., object]) -> Mapping[str, inspect.Paramete
         return {}
 
 
+def required(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """The positional parameters of a callable that have no default, as far as its signature says."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in parameters(function).values() if p.default is p.empty and p.kind in kinds]
+
+
 def is_seeded(env: Any) -> bool:
     """Whether a run can choose what happens in this environment: by `reset(seed=...)`, or by `seed(n)`."""
     inner = getattr(env, "unwrapped", env)

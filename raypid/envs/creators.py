@@ -7,11 +7,11 @@ positional parameter gets one dict with all of it (RLlib's style); a class whose
 from __future__ import annotations
 
 import inspect
+import math
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -22,12 +22,12 @@ from gymnasium.envs import registration
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 
-from raypid.envs.adapter import Adapted, parameters, takes
+from raypid.envs.adapter import Adapted, parameters, required, takes
 from raypid.envs.closing import end_by_parent
 from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
 from raypid.envs.foreign import refuse
-from raypid.envs.gym_vector import GymVector, close_vector
+from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
 from raypid.envs.ids import text_of
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
@@ -134,8 +134,7 @@ def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec:
 
 def single_parameter(target: Callable[..., object]) -> inspect.Parameter | None:
     """Return the positional parameter without a default, if a callable has exactly one."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in parameters(target).values() if p.default is p.empty and p.kind in kinds]
+    needed = required(target)
     return needed[0] if len(needed) == 1 else None
 
 
@@ -151,11 +150,19 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
         own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
         if own is not None:
             return own(spec, resolved)
-        if resolved.kind == "function":
-            return _function_vector(spec, resolved, vectorizer)
-        if vectorizer == "native":
+        first = None
+        if resolved.kind == "function":  # only a call shows what it makes: one environment, or a whole vector
+            made = call(resolved.creator, spec, 0, num_envs=spec.num_envs)
+            if isinstance(made, gymnasium.vector.VectorEnv):
+                return _made_vector(spec, resolved, vectorizer, made)
+            if vectorizer == "native":
+                raise EnvError(
+                    f"vectorizer 'native': {resolved.name!r} gave a {type(made).__name__}, not a vector. Take auto or sync."
+                )
+            first = wrap(made, spec, resolved)
+        elif vectorizer == "native":
             return _native_vector(spec, resolved)
-        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer)
+        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first)
 
 
 _LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atari", "pygame": "video", "jax": "jax"}
@@ -236,17 +243,8 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     return GymVector(spec, resolved.name, "native", make)
 
 
-def _function_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
-    """Call a function to see what it makes: one environment, or a whole vector."""
-    env = call(resolved.creator, spec, 0, num_envs=spec.num_envs)
-    if not isinstance(env, gymnasium.vector.VectorEnv):
-        if vectorizer == "native":
-            raise EnvError(
-                f"vectorizer 'native': {resolved.name!r} gave a single {type(env).__name__}, not a vector. "
-                "Take auto, sync, threads, processes or async."
-            )
-        first = wrap(env, spec, resolved)
-        return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first_env=first)
+def _made_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str, env: AnyVector) -> GymVector:
+    """The vector that a function has made, which it will make again where that one raises."""
     problem = ""
     if vectorizer not in ("auto", "native"):
         problem = f"vectorizer {vectorizer!r} needs single environments"
@@ -331,45 +329,34 @@ def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
 # -- a vector that was given whole: how each worker makes environments of its own ---------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An environment as the settings accept it."""
-
-    env: object
-    num_envs: int | None = None
-    """How many environments a vector holds; None: any number."""
-    shared: bool = False
-    """`num_envs` counts all workers together: it comes from a vector that already exists."""
-    config: dict[str, object] = field(default_factory=dict)
-    """Keyword arguments that the environment was made with."""
-
-
-def entry_of(env: object, env_config: Mapping[str, object]) -> Entry:
-    """Find out how to make what `env` is or names.
+def settings_of(env: object, env_config: Mapping[str, object], num_workers: int = 1) -> dict[str, object]:
+    """Find the settings that make what `env` is or names: `env`, and of a vector also `num_envs_per_worker` and `env_config`.
 
     Args:
-        env: what `resolve` accepts, a gymnasium.vector.VectorEnv, or a function that makes one.
+        env: what `resolve` accepts, a gymnasium.vector.VectorEnv, whose streams are shared out among the workers, or a function that
+            makes one for each worker.
 
     Raises:
         EnvError: a vector that cannot be made again; what resolve raises.
     """
     if isinstance(env, gymnasium.vector.VectorEnv):
-        return _entry_of_vector(env)
+        return _settings_of_vector(env, math.ceil(env.num_envs / num_workers))
     resolved = resolve(env)
     if resolved.kind != "function" or "num_envs" in parameters(resolved.creator):
-        return Entry(env)
+        return {"env": env}
     # only a call shows whether the function makes one environment or a vector
     made = call(resolved.creator, EnvSpec(env=env, env_config=env_config), 0)
     if not isinstance(made, gymnasium.vector.VectorEnv):
         made.close()
-        return Entry(env)
+        return {"env": env}
     try:
-        return replace(_entry_of_vector(made), shared=False)
+        return _settings_of_vector(made, made.num_envs)
     finally:
         close_vector(made)
 
 
-def _entry_of_vector(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> Entry:
+def _settings_of_vector(vector: gymnasium.vector.VectorEnv[Any, Any, Any], num_envs: int) -> dict[str, object]:
+    """The settings with which each worker makes `num_envs` environments like those of a vector."""
     if isinstance(vector, (SyncVectorEnv, AsyncVectorEnv)):
         makers = tuple(vector.env_fns)
 
@@ -377,10 +364,11 @@ def _entry_of_vector(vector: gymnasium.vector.VectorEnv[Any, Any, Any]) -> Entry
             return makers[stream_index % len(makers)]()
 
         make.__name__ = make.__qualname__ = vector.spec.id if vector.spec is not None else "vector"
-        return Entry(make, vector.num_envs, shared=True)
+        return {"env": make, "num_envs_per_worker": num_envs}
     if vector.unwrapped is vector and vector.spec is not None:
         made_with = {k: v for k, v in vector.spec.kwargs.items() if k not in ("num_envs", "vectorization_mode")}
-        return Entry(vector.spec.id, vector.num_envs, shared=True, config=made_with)
+        found = {"env": vector.spec.id, "num_envs_per_worker": num_envs}
+        return {**found, "env_config": made_with} if made_with else found
     raise EnvError(
         f"A {type(vector).__name__} that already exists does not say how it was made: give a function with a parameter num_envs "
         "that makes one, so that every worker can make its own."

@@ -35,9 +35,7 @@ _KINDS = {
     ("pettingzoo", "AECEnv"): ("PettingZoo's environment", _MULTI_AGENT),
     ("ray.rllib", "MultiAgentEnv"): ("RLlib's multi-agent environment", _MULTI_AGENT),
     ("dm_env", "Environment"): ("dm_env's environment", _DM),
-    ("dm_control", "Environment"): ("dm_control's environment", _DM),
     ("gym", "Env"): ("Gym's environment", _GYM),
-    ("gym", "Wrapper"): ("Gym's environment", _GYM),
     ("stable_baselines3", "VecEnv"): (
         "Stable-Baselines3's vector",
         "is stepped by SB3's interface. Give the class or function that makes one environment: raypid makes the vector.",
@@ -93,6 +91,6 @@ def refuse_name(name: str) -> None:
         ForeignEnv: says what it is and what to do.
     """
     if _PETTINGZOO.fullmatch(name.partition(":")[0]) and (":" not in name or name.startswith("pettingzoo")):
-        part = "of PettingZoo" if "." in name else "a name as PettingZoo has them"
-        what = "PettingZoo" if name == "pettingzoo" else part
-        raise ForeignEnv(f"{name!r} is {what}; raypid cannot train on its environments: each {_MULTI_AGENT}")
+        raise ForeignEnv(
+            f"{name!r} looks like PettingZoo, on whose environments raypid cannot train: each {_MULTI_AGENT}"
+        )

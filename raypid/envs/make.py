@@ -83,7 +83,6 @@ class Sample:
 Depth: TypeAlias = Literal["spaces", "reset", "steps"]
 """How far to look at an environment: at its spaces, also at the observation of a reset and, as long as more is to be seen, of FEW steps, or
 at LOOK steps."""
-DEPTHS: tuple[Depth, ...] = ("spaces", "reset", "steps")
 Looks: TypeAlias = Callable[[Sample], Depth]
 """How far to look, by what is known so far: the spaces, then also observations."""
 FEW = 20
@@ -176,11 +175,9 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     is_late = False
     try:
         copy.send()
-        found = copy.receive(timeout_s)
-        assert found is not None
-        for _ in range(DEPTHS.index(looks(found))):
+        while more := copy.receive(timeout_s):
+            found = more
             copy.send()
-            found = copy.receive(timeout_s) or found
     except TimeoutError:
         is_late = True
         problem = f"was not made within {timeout_s:g} s: its constructor hangs? worker_timeout_s is the limit."
@@ -189,8 +186,7 @@ def sample_apart(spec: EnvSpec, timeout_s: float, looks: Looks = only_spaces) ->
     finally:
         Forked.end([copy], interrupt=is_late)
     if found is None:
-        name = spec.env if isinstance(spec.env, str) else getattr(spec.env, "__name__", type(spec.env).__name__)
-        raise EnvError(f"Environment {name!r} {problem}")
+        raise EnvError(f"Environment {spec.name!r} {problem}")
     return found
 
 
@@ -215,22 +211,19 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     can_ale = kind == "ale" and spec.atari is not False
     # ALE's vector entry point preprocesses; it has the vectoriser "ale"
     native = registered.vector_entry_point if registered is not None and kind == "gym" else None
-    python = "Take auto, sync, threads, processes or async."
+    possible = ["auto", own] if own else ["auto", "sync", "threads", "processes", "async"]
+    if can_ale:
+        possible.append("ale")
+    if native is not None or kind == "function":
+        possible.append("native")
     problem = ""
     if spec.atari and not is_atari:
         problem = f"atari=True needs an Atari game such as 'ALE/Pong-v5', but env is {name!r}."
-    elif own and asked not in ("auto", own):
-        problem = f"Environment {name!r} steps its own vector: vectorizer must be auto or {own}, not {asked!r}."
-    elif own and wrapped:
-        problem = f"{wrapped} needs Python environments, but {name!r} is a vector: leave it out, or give an environment that steps alone."
-    elif asked == "envpool" and not own:
-        problem = f"vectorizer 'envpool' needs env 'envpool:<task>', such as 'envpool:Pong-v5', not {name!r}."
-    elif asked == "ale" and not can_ale:
-        problem = f"vectorizer 'ale' needs an id 'ALE/<Game>-v5' and atari not False; env is {name!r}."
-    elif asked == "native" and not own and native is None and kind != "function":
-        problem = f"vectorizer 'native' needs a vector entry point, which {name!r} does not have. {python}"
-    elif asked in ("ale", "native") and wrapped:
-        problem = f"{wrapped} needs Python environments; {asked!r} has none. {python}"
+    elif wrapped and (own or asked in ("ale", "native")):
+        problem = f"{wrapped} needs Python environments, but {name!r} would step as one vector: leave it out, or take another vectorizer."
+    elif asked not in possible:
+        others = "envpool steps ids like 'envpool:Pong-v5', ale 'ALE/Pong-v5' unless atari is False"
+        problem = f"vectorizer {asked!r} cannot step {name!r}: take {', '.join(possible)}; {others}."
     elif asked == "processes" and spec.num_envs > 1 and (spec.num_threads < 2 or not hasattr(os, "fork")):
         why = "this worker has 1 (num_cpus_per_worker)" if hasattr(os, "fork") else "this system cannot fork"
         problem = f"vectorizer 'processes' needs two cores or more and os.fork, but {why}. Take auto, sync or async."

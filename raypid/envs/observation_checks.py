@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from raypid.envs.errors import EnvError
 from raypid.errors import shown
-from raypid.spaces import Space, SpaceLeaf, assemble, is_nested, members, space_leaves
+from raypid.spaces import Space, SpaceLeaf, is_nested, members, space_leaves
 from raypid.types import Array, Tree
 
 
@@ -124,11 +124,10 @@ class ObservationLayout:
     def __init__(self, space: Space) -> None:
         self.space = space
         self.parts = [ObservationPart(leaf) for leaf in space_leaves(space, "observation")]
-        self._is_nested = is_nested(space)
 
     def tree(self, arrays: list[Array]) -> Tree:
         """Arrange the parts as the observation has them."""
-        return _arrange(self.space, iter(arrays)) if self._is_nested else arrays[0]
+        return _arrange(self.space, iter(arrays))
 
     def stack(self, observations: Sequence[object]) -> list[Array]:
         """Copy the observations of B environments into new arrays [B, *].
@@ -161,27 +160,20 @@ class ObservationLayout:
         values = [(part, part.fit(part.reach(obs), (num_rows, *part.shape))) for part in self.parts]
         return [np.array(value, dtype=part.dtype) for part, value in values]
 
-    def check_bounds(self, arrays: list[Array]) -> None:
-        """Check the observations of a reset. On later steps many environments leave their bounds a little, and still learn.
+    def check(self, arrays: list[Array], *, of_reset: bool = False) -> None:
+        """Check the observations of a step or a reset. Bounds of a Box hold for those of a reset: on later steps many environments leave
+        them a little, and still learn.
 
         Raises:
-            ObservationError: an element is beyond the bounds of its Box.
-        """
-        for part, array in zip(self.parts, arrays):
-            if found := part.beyond_bounds(array, " of reset()"):
-                row, text = found
-                raise ObservationError(f"{text}; declare the bounds that hold, or infinite ones.", row)
-
-    def check(self, arrays: list[Array]) -> None:
-        """Check the observations of any step.
-
-        Raises:
-            ObservationError: an element is not finite, or not in its discrete space.
+            ObservationError: an element is not finite, or not in its space.
         """
         for part, array in zip(self.parts, arrays):
             if found := part.wrong_value(array):
                 row, text = found
                 raise ObservationError(f"{text}. Observation space: {self.space}.", row)
+            if of_reset and (found := part.beyond_bounds(array, " of reset()")):
+                row, text = found
+                raise ObservationError(f"{text}; declare the bounds that hold, or infinite ones.", row)
 
 
 def first_place(bad: Array) -> tuple[int, tuple[int, ...], str]:
@@ -205,7 +197,8 @@ def action_rows(space: Space, action: Tree, num: int) -> list[object]:
 def from_tree(space: Space, tree: Tree) -> object:
     """Copy a tree of arrays [*] or [B, *] into what an environment, or a vector, of this space takes: dicts, tuples, arrays."""
     if isinstance(tree, Mapping):
-        return assemble(space, (from_tree(part, tree[str(key)]) for key, part in members(space)))
+        parts = {key: from_tree(part, tree[str(key)]) for key, part in members(space)}
+        return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
     return np.array(tree, dtype=space.dtype)
 
 

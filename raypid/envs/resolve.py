@@ -18,14 +18,15 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.envs import registration
 
+from raypid.envs.adapter import required
 from raypid.envs.errors import EnvError, import_failed, relative
 from raypid.envs.foreign import refuse, refuse_name
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
-from raypid.errors import UserError
+from raypid.errors import UserError, listed
 from raypid.plugins.extras import extra_of, install_command, installed
 from raypid.plugins.modules import apart, defined, import_named, located, names_file
-from raypid.plugins.registry import ENVS, suggest, within_remote
+from raypid.plugins.registry import ENVS, meant, no_attribute, suggest, within_remote
 from raypid.storage.ownership import path_hint
 
 GYM_PACKAGES = {
@@ -37,8 +38,6 @@ GYM_PACKAGES = {
 """Which package an entry point's module needs."""
 
 Kind = Literal["gym", "ale", "envpool", "class", "function", "vector_class"]
-MOST_NAMED = 10
-"""Names that a message repeats."""
 GYM = ("gym", "ale")
 """Kinds that gymnasium.make makes."""
 
@@ -164,10 +163,7 @@ def _register_from_package(name: str) -> None:
         _register_ale()
         return
     if not installed(brought.module.partition(".")[0]) or _lies_here(brought.module):
-        raise EnvError(
-            f"Environment {name!r} comes with the package {brought.package!r}, which is not installed: "
-            f"pip install {shlex.quote(brought.package)}"
-        )
+        raise _lacking(name, brought.package)
     try:
         with quiet():
             gymnasium.register_envs(importlib.import_module(brought.module))
@@ -214,9 +210,7 @@ def _resolve_path(name: str) -> Resolved:
             if brought_by(module_name) is not None or brought_by(attribute) is not None:
                 _register_from_package(attribute if brought_by(attribute) is not None else module_name)
             raise EnvError(
-                f"Environment {name!r}: there is no module {missing!r} on the Python path. "
-                'Give "module:Name" with the module as you would import it, and run from its folder or install it.'
-                + path_hint(missing)
+                f"Environment {name!r}: there is no module {missing!r} on the path: run from its folder, or install it.{path_hint(missing)}"
             ) from error
         raise import_failed(name, module_name, error) from error
     return _resolve_in(module, module_name, attribute)
@@ -241,52 +235,24 @@ def _resolve_file(name: str) -> Resolved:
     if len(found) == 1:
         return _resolve_in(module, file, found[0])
     file = relative(file)
-    if not found:
-        raise EnvError(_without_class(module, file))
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    if found:
+        raise EnvError(f"{file} has {len(found)} environments: {listed(found)}. Name one: {f'{file}:{found[0]}'!r}.")
+    others = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     raise EnvError(
-        f"{file} has {len(found)} environments: {', '.join(found[:MOST_NAMED])}{more}. Name one: {f'{file}:{found[0]}'!r}."
+        f"{file} has no environment: it registers none, and has no class with reset and step that can be made as it is (a wrapper needs "
+        f"an environment; names with an underscore do not count). It has {listed(others) or 'nothing'}. If a function makes the "
+        f"environment, name it: '{file}:function'."
     )
 
 
-def _without_class(module: ModuleType, file: str) -> str:
-    """What to say of a file that has no class of an environment: which classes were passed over, and that a function may make one."""
-    functions = [
-        name for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__ and not name.startswith("_")
-    ]  # fmt: skip
-    classes = [cls for _, cls in inspect.getmembers(module, inspect.isclass) if cls.__module__ == module.__name__]
-    passed_over = "".join(f" {cls.__name__} {why}." for cls in classes if (why := _passed_over(cls)))
-    if not functions:
-        what = "no class with reset and step, no function that could make one, and it registers none"
-        return f"{file} has no environment: {what}.{passed_over}"
-    named = " or ".join(f"{file}:{name}" for name in functions[:MOST_NAMED])
-    return f"{file} has no environment class.{passed_over} If a function makes the environment, name it: {named}."
-
-
-def _passed_over(cls: type) -> str:
-    """Why a class is no environment; "" if it does not look like one."""
-    has = [name for name in ("reset", "step") if callable(getattr(cls, name, None))]
-    if len(has) == 1:
-        return f"has {has[0]} but no {'step' if has == ['reset'] else 'reset'}"
-    if has and cls.__name__.startswith("_"):
-        return "begins with an underscore"
-    return "is a wrapper that must be given an environment: write a function that makes and wraps one" if has else ""
-
-
 def _is_environment(cls: type) -> bool:
-    if not all(callable(getattr(cls, method, None)) for method in ("reset", "step")):
-        return False
-    return not issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)) or _takes_nothing(cls)
+    """Whether a class is an environment. A wrapper is one if it needs no arguments: it then brings what it wraps."""
+    is_wrapper = issubclass(cls, (gymnasium.Wrapper, gymnasium.vector.VectorWrapper))
+    return _has_methods(cls) and not (is_wrapper and required(cls))
 
 
-def _takes_nothing(cls: type) -> bool:
-    """Whether a class can be made without arguments, as far as its signature says: a wrapper then brings what it wraps."""
-    try:
-        inspect.signature(cls).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
+def _has_methods(target: object) -> bool:
+    return all(callable(getattr(target, method, None)) for method in ("reset", "step"))
 
 
 def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolved:
@@ -297,17 +263,12 @@ def _resolve_in(module: ModuleType, module_name: str, attribute: str) -> Resolve
         return _resolve_gym(attribute)
     if attribute in ENVS:
         return _resolve_name(attribute)
-    names = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
-    near = suggest(attribute, names)
     if module_name == "__main__" or "<" in attribute:
         raise EnvError(
             f"Environment '{module_name}:{attribute}' was defined in a script, a notebook or a function, and is not there now. "
             "Give one that can be imported, env='module:Name', or in Python the environment itself."
         )
-    module_name = relative(module_name)
-    hint = f" Did you mean {' or '.join(repr(f'{module_name}:{n}') for n in near)}?" if near else ""
-    what = module_name if module_name.endswith(".py") else f"module {module_name!r}"
-    raise EnvError(f"Environment {f'{module_name}:{attribute}'!r}: {what} has no {attribute!r}.{hint}")
+    raise EnvError(f"Environment {no_attribute(module, relative(module_name), attribute)}")
 
 
 def _resolve_object(target: object, name: str) -> Resolved:
@@ -316,25 +277,22 @@ def _resolve_object(target: object, name: str) -> Resolved:
     if inspect.isclass(target):
         if issubclass(target, gymnasium.vector.VectorEnv):
             return Resolved(name, "vector_class", target)
-        if all(callable(getattr(target, method, None)) for method in ("reset", "step")):
+        if _has_methods(target):
             return Resolved(name, "class", target)
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         return Resolved(name, "function", target)
     what = f"class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
     if isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-        raise EnvError(f"env is {what}, which exists already: every worker makes its own. {_maker(target)}")
+        name = type(target.unwrapped).__name__
+        by_id = f"its id, env={target.spec.id!r}, " if target.spec is not None else ""
+        raise EnvError(
+            f"env is {what}, which exists already: every worker makes its own. Give {by_id}the class, env={name}, or a function that makes "
+            f"it with its wrappers, env=lambda: {name}(...)."
+        )
     raise EnvError(
         f"env is {what}, which is not an environment. Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
         "'module:Name', a registered name, a gymnasium.Env class, or a function that returns an environment."
     )
-
-
-def _maker(env: gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]) -> str:
-    """Say what to give in place of an environment that exists."""
-    if env.spec is not None and env.spec.id in gymnasium.registry:
-        return f"Give its id, env={env.spec.id!r}; with wrappers of your own a function that makes and wraps it."
-    name = type(env.unwrapped).__name__
-    return f"Give the class, env={name}, or a function that makes it, env=lambda: {name}(...)."
 
 
 def require(package: str, name: str) -> None:
@@ -343,14 +301,18 @@ def require(package: str, name: str) -> None:
     Raises:
         EnvError: it is missing; the text has the extra to install.
     """
-    if installed(package):
-        return
-    raise EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
+    if not installed(package):
+        raise _lacking(name, package)
+
+
+def _lacking(name: str, package: str) -> EnvError:
+    """The error that the package of environment `name` is not installed."""
+    return EnvError(f"Environment {name!r} needs the package {package!r}, which is not installed: {_command(package)}")
 
 
 def _command(package: str) -> str:
     """What installs a package."""
-    return install_command(extra) if (extra := extra_of(package)) else f"pip install {package}"
+    return install_command(extra) if (extra := extra_of(package)) else f"pip install {shlex.quote(package)}"
 
 
 def _register_ale() -> None:
@@ -387,9 +349,7 @@ def _suggestion(name: str, known: list[str], prefix: str = "") -> str:
     near = [newest[n] for n in suggest(bare(name), newest)]
     if not near or "/" not in name:
         near = [by_end[n] for n in suggest(bare(name).rpartition("/")[2], by_end)]
-    if near:
-        return f" Did you mean {' or '.join(repr(prefix + n) for n in near)}?"
-    return (
+    return meant(prefix + n for n in near) or (
         " `raypid list envs` shows all; one of a package is 'package:id', your own 'file.py:Name', 'module:Name' or a name given to "
         "raypid.register_env."
     )

@@ -16,14 +16,10 @@ from raypid.errors import shown
 RESET, STEP = 2, 5
 """Lengths of the tuples that reset() and step() return."""
 _WANTED = {
-    RESET: "reset() must return (obs, info), as Gymnasium's environments do",
-    STEP: "step() must return (obs, reward, terminated, truncated, info), as Gymnasium's environments do",
+    RESET: ("reset()", "(obs, info)", "(obs)"),
+    STEP: ("step()", "(obs, reward, terminated, truncated, info)", "(obs, reward, terminated, truncated, info)"),
 }
-_ADAPTED = {
-    RESET: "reset() must return raypid.OBSERVATION(observation), or (observation, info) as Gymnasium's environments do",
-    STEP: "step() must return raypid.OBSERVATION(observation, reward, terminated, truncated, info), or such a tuple",
-}
-"""What environments without Gymnasium's interface may return."""
+"""Length -> the method, the tuple, and the arguments of raypid.OBSERVATION in its place."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -46,7 +42,9 @@ def misfit(result: object, count: int, *, adapted: bool = False) -> tuple[str, s
         )
     elif count == RESET and not isinstance(result, tuple):
         advice = "Write: return obs, {}"
-    return f"{(_ADAPTED if adapted else _WANTED)[count]}; it returned {described(result)}.", advice
+    call, parts, arguments = _WANTED[count]
+    form = f"raypid.OBSERVATION{arguments}, or {parts}" if adapted else parts
+    return f"{call} must return {form} as Gymnasium's environments do; it returned {described(result)}.", advice
 
 
 def misfit_text(result: object, count: int, *, adapted: bool = False) -> str:

@@ -131,9 +131,7 @@ class VectorEnv(ABC):
 
     def _checked(self, arrays: list[Array], *, of_reset: bool = False) -> Tree:
         """Check observations [B, *] and arrange them as a tree."""
-        self._layout.check(arrays)
-        if of_reset:
-            self._layout.check_bounds(arrays)
+        self._layout.check(arrays, of_reset=of_reset)
         return self._layout.tree(arrays)
 
     def _rewards(self, rewards: Any) -> Array:

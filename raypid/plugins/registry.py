@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from raypid.errors import CodeError, ConfigError, UserError, shown
 from raypid.plugins.extras import MissingPackage, install_hint
-from raypid.plugins.modules import apart, defined, import_named, located, names_file
+from raypid.plugins.modules import apart, entry_name, import_named, located, name_of, names_file
 from raypid.storage.ownership import path_hint
 
 T = TypeVar("T")
@@ -41,13 +42,11 @@ def by_name(value: object, key: str = "") -> tuple[str, str]:
         key: the setting that it was given for; "" for one that takes something else, such as an environment.
     """
     cls: type = value if isinstance(value, type) else type(value)
-    has = {method: hasattr(cls, method) for method in ("forward", "choose_actions", "fetch_grads")}
-    may_be = any(has.values()) or value is cls and key in ("model", "network", "agent")
-    if key not in ("", "model", "network", "agent") or cls.__module__ == "builtins" or not may_be:
+    methods = {"agent": "fetch_grads", "model": "choose_actions", "network": "forward"}
+    may_be = [kind for kind, method in methods.items() if hasattr(cls, method)]
+    if key not in ("", *methods) or cls.__module__ == "builtins" or not (may_be or (key and value is cls)):
         return shown(value), ""
-    kind = "model" if has["choose_actions"] else "network"
-    if key == "agent" or not key and has["fetch_grads"]:
-        kind = "agent"
+    kind = "agent" if key == "agent" else next((kind for kind in may_be if not key or kind != "agent"), "network")
     name = "Mine" if cls.__module__.startswith("torch.") else cls.__name__
     given = f'agent="{name.lower()}"' if kind == "agent" else f'model={{"network": "{name.lower()}"}}'
     it = "it" if value is cls else "its class"
@@ -94,10 +93,15 @@ def _is_typo(part: str, other: str) -> bool:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: " Did you mean 'x'?", or all known names where none is near and they are not too many."""
     known = list(known)
-    near = suggest(name, known)
-    if near:
-        return f" Did you mean {' or '.join(repr(n) for n in near)}?"
+    if near := suggest(name, known):
+        return meant(near)
     return f" Known: {', '.join(sorted(known))}." if len(known) <= _MOST_KNOWN else ""
+
+
+def meant(near: Iterable[str]) -> str:
+    """The end of an error message that offers names: " Did you mean 'x' or 'y'?"; "" without any."""
+    offered = " or ".join(map(repr, near))
+    return f" Did you mean {offered}?" if offered else ""
 
 
 COMING_FROM = "docs/coming-from/ says what other libraries' names are here."
@@ -118,9 +122,8 @@ def unknown(kind: str, names: Iterable[str], known: Iterable[str]) -> str:
             told.append(f"{name!r} is {shown.get(ours, ours)!r} here.")
             continue
         near = dict.fromkeys(shown[other] for other in suggest(_plain(name), shown))
-        hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         link = link if near else f" {COMING_FROM}"
-        told.append(f"Unknown {kind} {name!r}.{hint}")
+        told.append(f"Unknown {kind} {name!r}.{meant(near)}")
     return " ".join(told) + link
 
 
@@ -143,12 +146,8 @@ def import_string(entry: str) -> Any:
         UserError: there is no such module or file, or it has no such attribute.
     """
     module_name, attribute = apart(entry)
-    if names_file(entry) and not attribute:
-        names = defined(import_named(module_name), lambda cls: True)
-        several = " or ".join(f"{module_name}:{name}" for name in names)
-        raise UserError(f"{entry!r} is a file: name what is meant in it, {several or f'{module_name}:Name'}.")
     if not module_name or not attribute:
-        raise UserError(f"{entry!r} is no 'module:Name'.")
+        raise UserError(f"{entry!r} does not say which class or function: write '{module_name or 'module'}:Name'.")
     try:
         module = import_named(module_name)
     except ModuleNotFoundError as error:
@@ -162,10 +161,15 @@ def import_string(entry: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError as error:
-        what = "" if names_file(entry) else "module "
-        near = suggest(attribute, defined(module, lambda cls: True))
-        hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-        raise UserError(f"{entry!r}: {what}{module_name!r} has no {attribute!r}.{hint}") from error
+        raise UserError(no_attribute(module, module_name, attribute)) from error
+
+
+def no_attribute(module: ModuleType, named: str, attribute: str) -> str:
+    """The message that a module, or file, which users know as `named`, has no such attribute; with the nearest that it has."""
+    what = named if names_file(named) else f"module {named!r}"
+    names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    hint = meant(f"{named}:{near}" for near in suggest(attribute, names))
+    return f"{f'{named}:{attribute}'!r}: {what} has no {attribute!r}.{hint}"
 
 
 def called(owner: str, method: str, function: Callable[..., T], *args: object, **keywords: object) -> T:
@@ -201,34 +205,22 @@ def within_remote(entry: Any) -> Any:
 
 def place_of(entry: object) -> str:
     """Say where a class or function is written, as "file:line", or else as "module:name"."""
-    if isinstance(entry, str):
-        return entry
     try:
         _, line = inspect.getsourcelines(entry)  # type: ignore[arg-type]
         return f"{inspect.getsourcefile(entry)}:{max(line, 1)}"  # type: ignore[arg-type]
     except (TypeError, OSError):
-        module, _, name = _identity(entry)
-        return f"{module}:{name}"
-
-
-def _identity(entry: object) -> tuple[str, str, str]:
-    """(module, file, qualified name): what two definitions of the same code have in common, in part."""
-    if isinstance(entry, str):
-        module, _, name = entry.partition(":")
-        return module, "", name
-    name = getattr(entry, "__qualname__", type(entry).__qualname__)
-    code = getattr(entry, "__code__", None)
-    try:
-        file = code.co_filename if code is not None else inspect.getfile(entry)  # type: ignore[arg-type]
-    except (TypeError, OSError):
-        file = ""
-    return getattr(entry, "__module__", ""), file, name
+        return entry_name(entry)
 
 
 def _same_code(one: object, other: object) -> bool:
     """Whether both are the same definition, perhaps run twice, as a notebook cell or a module that is loaded again is."""
-    (module, file, name), (module_2, file_2, name_2) = _identity(one), _identity(other)
-    return one is other or (name == name_2 and (module == module_2 or (file == file_2 and bool(file))))
+    if one is other or entry_name(one) == entry_name(other):
+        return True
+    try:
+        same_file = inspect.getfile(one) == inspect.getfile(other)  # type: ignore[arg-type]
+    except (TypeError, OSError):
+        return False
+    return same_file and apart(name_of(one))[1] == apart(name_of(other))[1]
 
 
 def check_name(name: object, function: str) -> None:
@@ -349,22 +341,14 @@ class Registry(Generic[T]):
             )
 
 
+_TOYS = ("Catch", "DictCartPole", "MultiMatch", "PositionCartPole", "RepeatFirst", "TMaze", "Wait")
+"""Classes of raypid.envs.toy, whose ids are such as "raypid/Catch-v0"."""
 ENVS: Registry[Any] = Registry("environment", {
     "gym_env": "raypid.envs.gym_env:gym_env",
-    "raypid/Catch-v0": "raypid.envs.toy:Catch",
-    "raypid/DictCartPole-v0": "raypid.envs.toy:DictCartPole",
-    "raypid/MultiMatch-v0": "raypid.envs.toy:MultiMatch",
-    "raypid/PositionCartPole-v0": "raypid.envs.toy:PositionCartPole",
-    "raypid/RepeatFirst-v0": "raypid.envs.toy:RepeatFirst",
-    "raypid/TMaze-v0": "raypid.envs.toy:TMaze",
-    "raypid/Wait-v0": "raypid.envs.toy:Wait",
+    **{f"raypid/{name}-v0": f"raypid.envs.toy:{name}" for name in _TOYS},
 })  # fmt: skip
 NETWORKS: Registry[type] = Registry("network", {
-    "mlp": "raypid.nn.networks:OwnNetwork",
-    "cnn": "raypid.nn.networks:OwnNetwork",
-    "resnet": "raypid.nn.networks:OwnNetwork",
-    "lstm": "raypid.nn.networks:OwnNetwork",
-    "gru": "raypid.nn.networks:OwnNetwork",
+    **dict.fromkeys(("mlp", "cnn", "resnet", "lstm", "gru"), "raypid.nn.networks:OwnNetwork"),
     "ppo": "raypid.algorithms.models:PPOModel",
     "a2c": "raypid.algorithms.models:A2CModel",
 }, " One of your own is 'module:Class', or registered before (raypid.register_network).",

@@ -51,25 +51,26 @@ def check_names(
         UntrustedError: a name that may not be imported; the message has it, the folder, and what allows it.
     """
     allowed = {text for _, text in texts(given or {})}
-    for key, text in texts(names):
+    for written, text in texts(names):
+        key = written.replace("-", "_")
         if text not in allowed and _names_code(key, text):
             _check(Path(folder), key, text, trusted)
 
 
 def _names_code(key: str, text: str) -> bool:
-    first, _, last = key.replace("-", "_").rpartition(".")
-    if last in _PATHS and not first:
+    if key in _PATHS:
         return False
-    if {"env_config", "custom", "agent_config", "custom_args"} & set(key.replace("-", "_").split(".")):
+    groups = key.split(".")
+    if {"env_config", "custom", "agent_config", "custom_args"} & set(groups):
         return names_file(text) or _FREE.fullmatch(text) is not None
-    registry = _REGISTRIES.get(last)
+    registry = _REGISTRIES.get(groups[-1])
     if registry is not None and (text in registry or text in map(registry.entry, registry.names())):
         return False
     return names_file(text) or (":" in text and not (registry is ENVS and text.startswith("envpool:")))
 
 
 def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
-    if key.replace("-", "_") == "address":
+    if key == "address":
         if not trusted:
             raise UntrustedError(
                 f"{folder} names the Ray cluster {text!r}, which could run any code here, and you did not write it. Give an "
@@ -86,10 +87,10 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
         )
     if trusted or _registered_by_package(module, attribute) or _in_project(folder, module, attribute, places):
         return
-    environment = key.replace("-", "_") in ("env", "evaluation_env")
     is_here = not names_file(text) or places[0].is_file()
     own = repr(text) if is_here else f"'PATH/TO/{Path(text).name}' (where you have it)"
-    named = f"If you know this environment, name it yourself: {key.replace('-', '_')}={own}. " if environment else ""
+    is_env = key in ("env", "evaluation_env")
+    named = f"If you know this environment, name it yourself: {key}={own}. " if is_env else ""
     raise UntrustedError(
         f"{folder} names {text!r} ({key}), which would be imported and run. That is neither registered here nor in your project, "
         "and the folder is not signed as yours (it comes from elsewhere or from an earlier version, or was altered). "
@@ -140,22 +141,19 @@ def _in_project(folder: Path, module: str, attribute: str, places: list[Path]) -
     project = project_of(Path.cwd())
     if project is None:
         return False
-    # what was unpacked together with the folder is not the user's
-    inside = folder.resolve().is_relative_to(project) and folder.resolve() != project
-    others = [*_LIBRARY, *([project / folder.resolve().relative_to(project).parts[0]] if inside else [])]
+    place, others = folder.resolve(), list(_LIBRARY)
+    if project in place.parents:  # what was unpacked together with the folder is not the user's
+        others.append(project / place.relative_to(project).parts[0])
 
-    def own(found: list[Path]) -> bool:
-        return bool(found) and all(
-            p.is_relative_to(project)
-            and not any(p.is_relative_to(other) for other in others)
-            and not _INSTALLED & set(p.parts)
-            for p in found
-        )
+    def own(file: Path) -> bool:
+        is_others = bool(_INSTALLED & set(file.parts)) or any(file.is_relative_to(other) for other in others)
+        return file.is_relative_to(project) and not is_others
 
-    if not own(places):
+    if not (places and all(map(own, places))):
         return False
     try:
         found = getattr(import_named(module), attribute, None)
     except Exception:
         return True  # importing it again will say what is wrong with it
-    return own(_places(getattr(found, "__module__", None) or module))  # a project's `subprocess.run` is not its own
+    defined = _places(getattr(found, "__module__", None) or module)  # a project's `subprocess.run` is not its own
+    return bool(defined) and all(map(own, defined))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from raypid.algorithms.base import Algorithm
-from raypid.envs import entry_of
+from raypid.envs import settings_of
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights
 from raypid.outcome import Outcome
@@ -115,10 +114,9 @@ class DistributedAgent:
             several = {"torch": f"num_learners {num_learners}"} if num_learners > 1 else {}
             need({**several, "ray": f"num_actors {num_actors}"}, 'backend="local" runs everything in this process.')
         env_config = given.get("env_config", {})
-        entry = entry_of(env, dict(env_config) if isinstance(env_config, Mapping) else {})
         settings: dict[str, object] = {
-            "env": entry.env,
-            "evaluation_env": None if eval_env is None else entry_of(eval_env, {}).env,
+            **settings_of(env, dict(env_config) if isinstance(env_config, Mapping) else {}, num_actors),
+            "evaluation_env": None if eval_env is None else settings_of(eval_env, {})["env"],
             "evaluation_interval": 0,  # train() has an interval of its own
             "seed": seed,
             "device": device,
@@ -126,11 +124,8 @@ class DistributedAgent:
             "num_workers": num_actors,
             "num_learners": 0 if local or num_learners == 1 else num_learners,
             "fit": True,
-            **({"env_config": entry.config} if entry.config else {}),
             **({"intrinsic_reward": "rnd"} if pretraining else {}),
         }
-        if entry.num_envs is not None:
-            settings["num_envs_per_worker"] = math.ceil(entry.num_envs / (num_actors if entry.shared else 1))
         self.settings, self.given = settings, given
         """As `raypid.Agent` takes them: settings of this class, and the user's over them."""
         self.config = settle(self._request()).config

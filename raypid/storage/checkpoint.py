@@ -35,14 +35,14 @@ from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 
-from raypid.errors import UserError, shown
-from raypid.state_tree import decode, encode, num_bytes, read_npy
+from raypid.errors import UserError, listed, shown
+from raypid.state_tree import decode, encode, read_npy
 from raypid.storage.changes import CHANGES, Change, as_it_was, read_changes
 from raypid.storage.neighbours import nothing_at, refuse_file
 from raypid.storage.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.storage.ownership import is_signed, sign
 from raypid.storage.plain_data import parse_json
-from raypid.types import Array
+from raypid.types import Array, as_tree, tree_leaves
 
 FORMAT_VERSION = 2
 """From 2 on the files of the replay buffer are under the manifest's checksums too."""
@@ -351,7 +351,8 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
                 raise Unwritten(why_unwritten(target, cause)) from cause
             raise
         there = next(parent for parent in target.absolute().parents if parent.is_dir())
-        needed, free = max(num_bytes(state), written), shutil.disk_usage(there).free
+        of_arrays = sum(getattr(leaf, "nbytes", 0) for _, leaf in tree_leaves(as_tree(state, lists=True)))
+        needed, free = max(of_arrays, written), shutil.disk_usage(there).free
         why = "" if free < needed else " (files take whole blocks, and there may be a quota)"
         raise Unwritten(
             f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free{why}."
@@ -374,7 +375,6 @@ def _write(folder: Path, index: str, state: object, entries: Entries, extra_writ
         (folder / stem / f"{number}.npy").write_bytes(buffer.getbuffer())
     known = (extra_writer(folder) if extra_writer is not None else None) or {}
     head = {"format_version": FORMAT_VERSION, "raypid_version": _raypid_version(), "checksum": _ZEROS, "signature": ""}
-    assert not {"format_version", "checksum", "signature", "signed", "files", "state"} & set(entries)
     entries = {key: encode(value, key, None, None) for key, value in entries.items()}
     names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     files = {
@@ -557,8 +557,7 @@ def sha256_of(path: Path) -> str:
 def _contents(path: Path) -> str:
     if not path.is_dir():
         return "a file"
-    names = sorted(p.name for p in path.iterdir())
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") if names else "nothing"
+    return listed(sorted(p.name for p in path.iterdir())) or "nothing"
 
 
 def find_policy(path: Path | str) -> Path:

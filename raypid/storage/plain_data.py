@@ -19,11 +19,11 @@ def parse_json(text: str | bytes) -> object:
         value: object = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:  # Python's own words for it tell programmers what to do
-        text = "it has a number of thousands of digits" if "int_max_str_digits" in str(error) else str(error)
-        raise ValueError(text) from None
+    except ValueError as error:
+        if "int_max_str_digits" not in str(error):
+            raise
+        # Python's own words for it tell programmers what to do
+        raise ValueError("it has a number of thousands of digits") from None
     return value
 
 

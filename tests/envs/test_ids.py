@@ -130,9 +130,13 @@ WRAPPED = (
         (
             "",
             "",
-            "has no environment: no class with reset and step.* Quiet is a wrapper that must be given .* _Hidden begins with",
+            "has no environment: .* no class with reset and step.*a wrapper needs .* It has _Hidden, Quiet.",
         ),
-        ("class Half:\n    def step(self, action): pass\n", "", "Half has step but no reset"),
+        (
+            "class Half:\n    def step(self, action): pass\n",
+            "",
+            "no class with reset and step .* It has _Hidden, Quiet, Half.",
+        ),
         (WRAPPED, "", "Wrapped"),
         ("raypid.register_env('filed-v0', lambda: gymnasium.make('CartPole-v1'))\n", "", "filed-v0"),
         ("raypid.register_env('filed-v0', lambda: gymnasium.make('CartPole-v1'))\n", ":filed-v0", "filed-v0"),
@@ -140,7 +144,7 @@ WRAPPED = (
         (
             "def make():\n    return gymnasium.make('CartPole-v1')\n",
             "",
-            "has no environment class. .* name it: .*mine.py:make",
+            "It has .* make. If a function makes the environment, name it: .*mine.py:function",
         ),
         ("1 / 0\n", "", "ZeroDivisionError"),
         ("import raypid_nosuch\n", "", r"^[^\n]*mine.py:\d+ imports raypid_nosuch, which is not installed$"),

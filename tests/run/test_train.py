@@ -501,9 +501,9 @@ def test_calls_that_do_not_fit() -> None:
     for call, said in (
         (
             lambda: raypid.PPO(env=gymnasium.wrappers.TimeLimit(Mine(), 9)),
-            r"Give the class, env=Mine, or a function that makes it",
+            r"Give the class, env=Mine, or a function that makes it with its wrappers",
         ),
-        (lambda: raypid.PPO(gymnasium.make_vec("CartPole-v1")), "Give its id, env='CartPole-v1'"),
+        (lambda: raypid.PPO(gymnasium.make_vec("CartPole-v1")), "Give its id, env='CartPole-v1', the class"),
         (lambda: PPO("CartPole-v1"), "Its agent is raypid.PPO: from raypid import PPO"),  # type: ignore[arg-type, call-arg]
     ):
         with pytest.raises(UserError, match=said):
