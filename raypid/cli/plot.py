@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raypid.errors import listed
 from raypid.phases import phase
-from raypid.report.panel import some
 
 if TYPE_CHECKING:
     from raypid.report.plots import Curve, XAxis
@@ -77,7 +77,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunFolder]:
     """
     from raypid.report.runs import find_runs
 
-    with phase("reading", f"reading the runs in {some([str(path) for path in paths])}"):
+    with phase("reading", f"reading the runs in {listed([str(path) for path in paths], 3)}"):
         runs, skipped = find_runs(paths)
     more = [f"{len(skipped) - MOST_TOLD} more folders are left out."] if len(skipped) > MOST_TOLD else []
     for line in [*skipped[:MOST_TOLD], *more]:

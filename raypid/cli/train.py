@@ -370,16 +370,19 @@ def _is_record(file: str) -> bool:
     return False
 
 
+def stop_of(text: str | None) -> dict[str, object]:
+    """The criteria that --stop has, or a file that it names."""
+    is_file = text and os.path.isfile(text.removeprefix("@"))
+    return read_stop(read_values(str(text), "--stop") if is_file else text or None, "--stop")
+
+
 def _stop(options: argparse.Namespace) -> dict[str, object] | None:
     """What --stop says, and the options that are criteria of their own; None if nothing is given.
 
     Raises:
         ConfigError: two of them say different things of one result.
     """
-    given = options.stop
-    if given and os.path.isfile(given.removeprefix("@")):
-        given = read_values(given, "--stop")
-    stop = read_stop(given or None, "--stop")
+    stop = stop_of(options.stop)
     if options.timesteps is not None:
         steps = read_stop(options.timesteps, "--timesteps")
         if steps.keys() != {STEPS} or stop.get(STEPS) not in (None, steps[STEPS]):
@@ -387,7 +390,7 @@ def _stop(options: argparse.Namespace) -> dict[str, object] | None:
                 f"--timesteps {shown(options.timesteps)} is no number of environment steps, or --stop has another one."
             )
         stop |= steps
-    return stop if given or stop else None
+    return stop if options.stop or stop else None
 
 
 def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, add_groups, add_settings, reader, without_options
-from raypid.cli.train import at_least, named_parts, settings_class, settings_of
+from raypid.cli.train import at_least, named_parts, settings_class, settings_of, stop_of
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
 from raypid.run.calls import algorithm_of
@@ -26,8 +26,8 @@ from raypid.runtime.resources import num_cores, num_gpus
 from raypid.settings import saved as saved_settings
 from raypid.settings.config import Config, ConfigError, renamed
 from raypid.settings.files import read_values
-from raypid.settings.stops import SECONDS, read_stop
-from raypid.storage.outputs import Unwritten, check_folder_writable, explained, replacing
+from raypid.settings.stops import SECONDS
+from raypid.storage.outputs import Unwritten, check_folder_writable, write_whole
 from raypid.storage.run_folder import EVALUATION as GOAL
 from raypid.sweep.budget import RAY_TURN_S, TURN_S, Plan, make_plan, read_seconds, shown_seconds
 from raypid.sweep.space import as_text, nested
@@ -174,8 +174,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, A
 
 def _stop(text: str | None) -> dict[str, float]:
     """The stop criteria of a search: a return that is enough, and seconds of a trial."""
-    is_file = bool(text) and os.path.isfile(str(text).removeprefix("@"))
-    stop = read_stop(read_values(str(text), "--stop") if is_file else text or None, "--stop")
+    stop = stop_of(text)
     if other := next((key for key in stop if key not in (GOAL, SECONDS)), None):
         raise ConfigError(f"A search takes the stop criteria {GOAL} and {SECONDS}, not {other!r}.")
     return check_stop(stop, KnownKeys(frozenset(stop), ()))
@@ -199,8 +198,7 @@ def _save(search: Search, proof: Proof, name: str) -> tuple[str, str]:
     if search.found is None:
         return "", "Nothing is saved under a name."
     entry, out, file = _entry(search, proof), str(search.out), search.out / saved_settings.BEST
-    with explained(file), replacing(file) as beside:
-        beside.write_text(json.dumps(entry, indent=2) + "\n")
+    write_whole(file, json.dumps(entry, indent=2) + "\n")
     if not proof.is_worth_saving:
         why = "" if proof.better is None else ": the mean score of the defaults is higher"
         also = f"(--tuned {shlex.quote(out)} takes what was found all the same.)"

@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 
-from raypid.errors import UserError, shorten
-from raypid.report.panel import count, some
+from raypid.errors import UserError, listed, shorten
+from raypid.report.panel import count
 from raypid.report.runs import check_key, group_by_settings, grouped
 from raypid.report.statistics import (
     MIN_SEEDS,
@@ -523,7 +523,7 @@ def _headline_with_way(found: Comparison, way: Comparison) -> str:
     answer = headline(way).replace("Cannot tell", "one cannot tell", 1)
     for what, is_sure in (("Worse", True), ("Cannot be told from the first", False)):
         if labels := [rival.label for rival in found.others if rival.gap.is_sure is is_sure]:
-            answer += f" {what} at the end: {some(labels)}."
+            answer += f" {what} at the end: {listed(labels, 3)}."
     return f"{who} end {where}; on the way {answer}"
 
 
@@ -535,7 +535,7 @@ def _headline_of_many(found: Comparison) -> str:
     if len(unsure) == others:
         return f"Cannot tell which of {others + 1} is best by {name}: {leader} leads. {_needed(unsure[0])}"
     than = f"better than {others - len(unsure)} of the {others} others"
-    near = some([rival.label for rival in unsure])
+    near = listed([rival.label for rival in unsure], 3)
     return f"{leader} leads by {name}: {than}, cannot be told from {near}. {_needed(unsure[0])}"
 
 

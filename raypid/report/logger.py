@@ -25,7 +25,7 @@ from raypid.errors import UserError
 from raypid.plugins.modules import name_of
 from raypid.report.thinning import Thinning, Value
 from raypid.storage.neighbours import nothing_at, refuse_file
-from raypid.storage.outputs import AppendFile, Unwritten, explained, replacing
+from raypid.storage.outputs import AppendFile, Unwritten, explained, write_whole
 from raypid.storage.ownership import with_signature
 from raypid.storage.run_folder import PARAMS, RESULTS, Row, RunFolder, number, read_rows
 
@@ -103,7 +103,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         """Write params.json in one piece, signed as this user's. Classes and functions become "module:name"."""
         plain = {str(key): _plain(value) for key, value in params.items()}
         text = json.dumps(with_signature(PARAMS, plain), indent=2, allow_nan=False)
-        _replace(self.folder / PARAMS, (text + "\n").encode())
+        write_whole(self.folder / PARAMS, (text + "\n").encode())
 
     def log(self, result: Mapping[str, object]) -> None:
         """Add the numbers of an iteration. NaN and infinities become null (TensorBoard: no point; CSV: an empty cell).
@@ -178,7 +178,7 @@ class RunLogger(AbstractContextManager["RunLogger"]):
         if self._progress is not None:
             self._progress.close()
             self._progress = None
-        _replace(self.folder / PROGRESS, _csv([head, *rows], self._columns))
+        write_whole(self.folder / PROGRESS, _csv([head, *rows], self._columns))
         self._progress, self._rewrite_owed = AppendFile(self.folder / PROGRESS), False
 
 
@@ -332,9 +332,3 @@ def _csv(rows: Iterable[Mapping[str, Value]], columns: Collection[str]) -> bytes
     text = io.StringIO()
     csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n").writerows(rows)
     return text.getvalue().encode(errors="backslashreplace")  # JSON allows half characters, UTF-8 does not
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file so that readers, also after a crash, find either the old one or the new one."""
-    with explained(path), replacing(path) as beside:
-        beside.write_bytes(data)

@@ -578,11 +578,6 @@ def flow(items: Iterable[str], width: int) -> str:
     return textwrap.fill(joined, width, break_on_hyphens=False).replace(_HARD_SPACE, " ")
 
 
-def some(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are: "a, b, c and 2 more"."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Lines of cells below each other, to the left, or to the right in the columns with these indices."""
     widths = [max(map(len, column)) for column in zip(*rows)]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from raypid.errors import UserError, shorten, shown
-from raypid.report.panel import count, some
+from raypid.errors import UserError, listed, shorten, shown
+from raypid.report.panel import count
 from raypid.report.runs import Group, check_key, find_runs, group_by_seed, grouped
 from raypid.report.statistics import CENTRES, Centre, Column, bootstrap_interval
 from raypid.storage.outputs import replacing, usable
@@ -122,7 +122,7 @@ def curves(runs: Sequence[RunFolder], view: View) -> list[Curve]:
     drawn = [_curve(group, view) for group in group_by_seed(runs)]
     drawn = [curve for curve in drawn if len(curve.x) or curve.singles or (curve.training and len(curve.training[0]))]
     if not drawn:
-        raise UserError(f"no episode has ended yet in {some([str(run.path) for run in runs])}: nothing to draw")
+        raise UserError(f"no episode has ended yet in {listed([str(run.path) for run in runs], 3)}: nothing to draw")
     return drawn
 
 
@@ -132,7 +132,9 @@ def notes_on(drawn: Sequence[Curve]) -> list[str]:
     for task, there in _by_task(drawn).items():
         lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
-            notes.append(f"{task}: training returns are drawn, thin, where there are no evaluations: {some(lacking)}.")
+            notes.append(
+                f"{task}: training returns are drawn, thin, where there are no evaluations: {listed(lacking, 3)}."
+            )
     return notes
 
 
@@ -343,8 +345,8 @@ def _draw_panel(axes: Axes, drawn: Sequence[Curve], looks: dict[str, Look], unit
 
 def _title(groups: Sequence[Group], y: str | None = None) -> str:
     runs = [run for group in groups for run in group.runs]
-    algorithms = some([*dict.fromkeys(run.algorithm for run in runs if run.algorithm)])
-    tasks = some([*dict.fromkeys(group.task for group in groups if group.task)])
+    algorithms = listed([*dict.fromkeys(run.algorithm for run in runs if run.algorithm)], 3)
+    tasks = listed([*dict.fromkeys(group.task for group in groups if group.task)], 3)
     title = " on ".join(filter(None, [algorithms, tasks])) or "Learning curve"
     if len(groups) == 1 and (len(runs) > 1 or runs[0].seed is not None):
         title += f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from raypid.errors import UserError, shorten
+from raypid.errors import UserError, listed, shorten
 from raypid.report.comparison import Comparison, Side, Standing, compare, figure, headline, steps_of
-from raypid.report.panel import some
 from raypid.report.runs import Group, find_runs, group_by_seed, grouped, short
 from raypid.report.statistics import mean_half_width
 from raypid.storage.run_folder import EVALUATION, FINAL, OWN, PARAMS, RunFolder
@@ -56,7 +55,7 @@ def summary_table(folders: Sequence[Path], *, picture: Path | None = None, width
     parts = [_task_text(there, task if len(tasks) > 1 else "", columns) for task, there in tasks.items()]
     ends = [*_overall(groups, list(tasks)), *_failures(runs)]
     if missing:
-        ends.append(("not started", some(missing, MOST_FAILURES)))
+        ends.append(("not started", listed(missing, MOST_FAILURES)))
     if picture is not None:
         ends.append(("picture", str(picture)))
     last = "\n".join(_entries(ends, columns))

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar
 
-from raypid.errors import UserError, shown
+from raypid.errors import UserError, listed, shown
 from raypid.plugins.registry import ALGORITHMS, suggest, unknown
 from raypid.plugins.trust import check_names
 from raypid.settings.config import (
@@ -328,9 +328,7 @@ def _recorded(marked: Marked) -> RunRequest:
     words = {name: first.pop(name) for name in ("run", "stop", *OPTIONS) if name in first}
     notes = []
     if said := [described(change) for change in changes_of(marked.values) if change["key"] != "stop"]:
-        more = f" and {len(said) - 3} more" if len(said) > 3 else ""
-        what = f"without what was changed later: {', '.join(said[:3])}{more}"
-        notes.append(f"This repeats {where} from its beginning, {what}.")
+        notes.append(f"This repeats {where} from its beginning, without what was changed later: {listed(said, 3)}.")
     is_open = marked.kind == "file" and not words["stop"]
     if is_open and (steps := int(RunFolder(Path(where).parent, tolerant=True).last("timesteps_total", 0))):
         words["stop"] = {"timesteps_total": steps}

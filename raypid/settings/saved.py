@@ -15,7 +15,7 @@ from typing import Any
 from raypid.errors import UserError, reason, shown
 from raypid.plugins.registry import did_you_mean
 from raypid.storage.neighbours import near
-from raypid.storage.outputs import explained, replacing
+from raypid.storage.outputs import explained, write_whole
 from raypid.storage.ownership import data_folder
 from raypid.storage.plain_data import read_json
 
@@ -55,8 +55,7 @@ def save(name: str, entry: Mapping[str, object]) -> Path:
     path = _path(check_name(name))
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as beside:
-            beside.write_text(json.dumps(entry, indent=2) + "\n")
+    write_whole(path, json.dumps(entry, indent=2) + "\n")
     return path
 
 

@@ -6,7 +6,7 @@ import difflib
 import os
 from pathlib import Path
 
-from raypid.errors import UserError, shown
+from raypid.errors import UserError, listed, shown
 
 MOST_NAMES = 1000
 """Most names of a folder that are compared."""
@@ -60,8 +60,7 @@ def _runs_in(folder: Path) -> str:
     """The end of a message that names the runs in a folder; "" if there are none."""
     entries = sorted(folder.iterdir())[:MOST_NAMES] if folder.is_dir() else []
     runs = [entry.name for entry in entries if any((entry / mark).exists() for mark in _MARKS)]
-    more = f" and {len(runs) - _MOST_TOLD} more" if len(runs) > _MOST_TOLD else ""
-    return f" In {shown(str(folder))} there is {', '.join(runs[:_MOST_TOLD])}{more}." if runs else ""
+    return f" In {shown(str(folder))} there is {listed(runs, _MOST_TOLD)}." if runs else ""
 
 
 def refuse_file(path: str | os.PathLike[str]) -> None:

@@ -57,6 +57,16 @@ def replacing(path: Path) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, text: str | bytes) -> None:
+    """Write a file so that readers, also after a crash, find either the old one or the new one.
+
+    Raises:
+        Unwritten: it cannot be written.
+    """
+    with explained(path), replacing(path) as beside:
+        beside.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
 class AppendFile:
     """A file that grows by whole pieces. It is unbuffered: a piece survives the process as soon as `append` returns.
 

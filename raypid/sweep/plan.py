@@ -32,7 +32,7 @@ from raypid.settings.config import Config, ConfigError, coerce, overlay
 from raypid.settings.files import OPTIONS
 from raypid.settings.request import RunRequest
 from raypid.settings.variants import GRID, check_spec, num_combinations, variants, word_of
-from raypid.storage.outputs import explained, replacing
+from raypid.storage.outputs import explained, write_whole
 from raypid.storage.ownership import is_signed, sign
 from raypid.storage.plain_data import read_json
 from raypid.sweep.experiment import Experiment, Resources
@@ -266,8 +266,7 @@ def write_plan(out: Path, trials: Sequence[Trial], population: Population | None
     }
     text = json.dumps(body, indent=1)
     out.mkdir(parents=True, exist_ok=True)
-    with explained(out / PLAN), replacing(out / PLAN) as beside:
-        beside.write_text(json.dumps({**body, "signature": sign(PLAN, text)}, indent=1) + "\n")
+    write_whole(out / PLAN, json.dumps({**body, "signature": sign(PLAN, text)}, indent=1) + "\n")
 
 
 def read_plan(out: Path, *, trust: bool = False) -> tuple[list[Trial], Population | None]:

@@ -15,7 +15,7 @@ from optuna.importance import PedAnovaImportanceEvaluator
 
 from raypid.report.plots import View, curves, draw
 from raypid.report.statistics import MIN_SEEDS, difference
-from raypid.storage.outputs import explained, replacing
+from raypid.storage.outputs import write_whole
 from raypid.storage.run_folder import RunFolder
 from raypid.sweep.budget import shown_seconds
 from raypid.sweep.search import FULL, Search, State
@@ -136,8 +136,7 @@ def write_report(search: Search, proof: Proof, commands: Sequence[tuple[str, str
     if proof.found:
         _draw(search, proof)
         lines += ["", f"![found and defaults](./{PICTURE})"]
-    with explained(page), replacing(page) as beside:
-        beside.write_text("\n".join(lines) + "\n")
+    write_whole(page, "\n".join(lines) + "\n")
     return page
 
 

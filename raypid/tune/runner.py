@@ -36,7 +36,7 @@ from raypid.runtime.ray_parcel import node_here
 from raypid.runtime.resources import ResourceError, num_cores, num_gpus
 from raypid.settings.config import ConfigError
 from raypid.storage.checkpoint import latest, read_json, read_manifest, refusing
-from raypid.storage.outputs import ErrorFile, Unwritten, explained, replacing
+from raypid.storage.outputs import ErrorFile, Unwritten, write_whole
 from raypid.storage.run_folder import TRAINING, RunFolder, known
 from raypid.sweep.board import Board, Ended
 from raypid.sweep.plan import PLAN, STATES, Planned, Trial, write_plan
@@ -255,8 +255,7 @@ class _Watch(tune.Callback, tune.Stopper):
         self.board.ended(ended)
         file = self.out / STATES
         try:
-            with explained(file), replacing(file) as beside:
-                beside.write_text(json.dumps({name: asdict(one) for name, one in self.ended.items()}, indent=1))
+            write_whole(file, json.dumps({name: asdict(one) for name, one in self.ended.items()}, indent=1))
         except Unwritten as error:
             self.fatal = self._unwritten(error)
 
