@@ -343,6 +343,7 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
     from raypid.run.explain import Row, explain
     from raypid.run.placement import look as look_for_room
     from raypid.run.resolve import look
+    from raypid.run.stopping import already_finished
 
     request = settled.request
     run, changed = look_for_room(look(settled))
@@ -353,7 +354,8 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
     if not request.out:
         about.append(Row("out", "a new folder", [Source("adapted", "under runs/", None)]))
     found = explain(run, run.changes, about, run.stop.get(STEPS))
-    notes = [*run.notes, *renamed(request.settings), *changed]
+    done = already_finished(settled)
+    notes = [*run.notes, *renamed(request.settings), *changed, *([done[1]] if done is not None else [])]
     if options.json:
         print(json.dumps({**found.as_dict(), "notes": notes}, indent=2))
         return 0

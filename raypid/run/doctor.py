@@ -261,7 +261,11 @@ def best_policy(run: RunFolder) -> Findings:
     """A best policy that is damaged or not finite. Checkpoints are judged with the end."""
     best = run.path / checkpoint.BEST
     try:
-        if best.is_dir() and not _has_finite_weights(best):
+        try:
+            is_finite = not best.is_dir() or _has_finite_weights(best)
+        except Exception:  # a run that goes on may have replaced it meanwhile
+            is_finite = _has_finite_weights(best)
+        if not is_finite:
             text = "The weights in best/ are not finite: the policy there says nothing."
             yield Finding("learning", "error", text, {}, "Do not use it.")
     except Exception as error:  # of others' folders: whatever is damaged there
