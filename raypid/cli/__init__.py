@@ -106,6 +106,8 @@ def _command(arguments: Sequence[str]) -> int:
             _refuse(unknown, parsers[name])
         if not getattr(options, "quiet", False):
             phases.tell = StatusLine()
+        if name == "train" and (options.file or options.resume):  # these may mean several runs
+            command = importlib.import_module("raypid.cli.experiment")
         with phases.heard():
             code: int = command.main(options)
         return code

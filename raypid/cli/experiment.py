@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from raypid.cli.train import check_together, request_of, run
 from raypid.plugins.extras import need
+from raypid.plugins.modules import entry_name
 from raypid.report.panel import aligned
-from raypid.settings.config import ConfigError, canonical, is_none, overlay, renamed
+from raypid.run.resolve import settle, standing
+from raypid.settings.config import ConfigError, Given, canonical, is_none, overlay, renamed
+from raypid.settings.files import check_trust, read_values
 from raypid.settings.request import RunRequest
-from raypid.sweep.experiment import Experiment, check_experiments
+from raypid.storage.run_folder import is_record
+from raypid.sweep.experiment import Experiment, check_experiments, read_experiments
 from raypid.sweep.plan import (
     PLAN,
     Planned,
     Trial,
     begin,
     check_new,
+    checked,
     experiments_in,
     plan,
     read_plan,
@@ -28,7 +36,42 @@ FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}
 
 
-def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
+    """Begin the experiments of --file, or go on with those of --resume; what means one run is trained as without them. Returns 0 if nothing
+    failed."""
+    check_together(options)
+    file = options.file
+    if file and _is_record(file):  # of one run, as by --config
+        options = argparse.Namespace(**{**vars(options), "config": [file, *options.config], "file": None})
+    request = request_of(options)
+    place = request.out if request.resume is True else request.resume
+    if isinstance(place, Path) and experiments_in(place):
+        return _resume(options, replace(request, resume=place))
+    if not options.file:
+        return run(request, options)
+    given = overlay(request.recorded, request.settings)
+    check_trust(file, trust=options.trust, given={"run": options.run or "", **given})
+    one, *more = experiments = read_experiments(file, replace(request, settings=given, recorded=Given({})))
+    if options.explain and (more or not one.has_one_trial):
+        raise ConfigError(f"--explain is for one run, and {file} has several: --dry-run shows them.")
+    if not options.explain and (more or not one.is_one_run):
+        return _begin(experiments, options)
+    checked(one, one.request)
+    if options.dry_run:
+        settled = settle(standing(one.request))
+        print(f"{file}: one run of {settled.run} on {entry_name(settled.config.env)}; nothing varies. Nothing was run.")
+        return 0
+    return run(one.request, options)
+
+
+def _is_record(file: str) -> bool:
+    """Whether a file is a run's params.json."""
+    with contextlib.suppress(ConfigError):  # who reads it says what is wrong with it
+        return is_record(read_values(file, "-f"))
+    return False
+
+
+def _begin(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
     """Check all experiments, then run their trials, or show them. Returns 0 if no trial failed."""
     check_experiments(experiments)
     if not options.dry_run:
@@ -46,7 +89,7 @@ def run_experiments(experiments: Sequence[Experiment], options: argparse.Namespa
     return _run(begin(planned, overwrite=options.overwrite, max_concurrent=options.max_concurrent), options)
 
 
-def resume_experiments(options: argparse.Namespace, request: RunRequest) -> int:
+def _resume(options: argparse.Namespace, request: RunRequest) -> int:
     """Go on with the trials that have not ended, of the experiment in a folder or of those directly in it. Returns 0 if none failed.
 
     Raises:

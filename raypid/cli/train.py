@@ -28,14 +28,13 @@ from raypid.cli.options import (
 from raypid.errors import UserError, shown
 from raypid.plugins import project
 from raypid.plugins.arguments import declared, declares
-from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.run.calls import algorithm_of
 from raypid.settings.config import Config, ConfigError, Given, Source, by_our_names, canonical, overlay, renamed
 from raypid.settings.files import OPTIONS, check_trust, read_runs, read_values
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
-from raypid.storage.run_folder import PARAMS, is_record
+from raypid.storage.run_folder import PARAMS
 
 if TYPE_CHECKING:
     from raypid.run.resolve import SettledRun
@@ -296,38 +295,19 @@ def request_of(options: argparse.Namespace) -> RunRequest:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Check everything, then train. Returns 0 when the run has ended, also after one Ctrl-C."""
-    from raypid.cli.experiment import resume_experiments, run_experiments
+    """Check everything, then train one run. Returns 0 when it has ended, also after one Ctrl-C."""
+    check_together(options)
+    return run(request_of(options), options)
+
+
+def run(request: RunRequest, options: argparse.Namespace) -> int:
+    """Train, or explain with --explain; as `main`."""
     from raypid.run.resolve import settle, standing
     from raypid.run.train import train_request
     from raypid.runtime.resources import ResourceError
-    from raypid.sweep.experiment import read_experiments
-    from raypid.sweep.plan import checked, experiments_in
 
-    _check_together(options)
-    file = options.file
-    if file and _is_record(file):  # of one run, as by --config
-        options.config, options.file = [file, *options.config], None
-    request = request_of(options)
-    place = request.out if request.resume is True else request.resume
-    if isinstance(place, Path) and experiments_in(place):
-        return resume_experiments(options, replace(request, resume=place))
-    if options.file:
-        given = overlay(request.recorded, request.settings)
-        check_trust(options.file, trust=options.trust, given={"run": options.run or "", **given})
-        one, *more = experiments = read_experiments(options.file, replace(request, settings=given, recorded=Given({})))
-        if options.explain and (more or not one.has_one_trial):
-            raise ConfigError(f"--explain is for one run, and {options.file} has several: --dry-run shows them.")
-        if not options.explain and (more or not one.is_one_run):
-            return run_experiments(experiments, options)
-        request = one.request
-        checked(one, request)
     if options.explain:
         return _explain(options, settle(standing(request)))
-    if options.dry_run:
-        run = settle(standing(request))
-        print(f"{file}: one run of {run.run} on {entry_name(run.config.env)}; nothing varies. Nothing was run.")
-        return 0
     try:
         train_request(request, quiet=options.quiet)
     except ResourceError as error:
@@ -363,13 +343,6 @@ def _explain(options: argparse.Namespace, settled: SettledRun) -> int:
     print(found.text(width, everything=options.explain == "all", how="--explain all"))
     print("\n".join([*notes, "Nothing was run."]))
     return 0
-
-
-def _is_record(file: str) -> bool:
-    """Whether a file is a run's params.json."""
-    with contextlib.suppress(ConfigError):  # who reads it says what is wrong with it
-        return is_record(read_values(file, "-f"))
-    return False
 
 
 def stop_of(text: str | None) -> dict[str, object]:
@@ -408,7 +381,7 @@ _NEEDS = {"json": ("explain",), "dry_run": ("file",), "max_concurrent": ("file",
 """Options -> those of which they need one."""
 
 
-def _check_together(options: argparse.Namespace) -> None:
+def check_together(options: argparse.Namespace) -> None:
     """Refuse options that would have no effect beside others.
 
     Raises:
