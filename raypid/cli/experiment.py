@@ -14,7 +14,7 @@ from raypid.plugins.extras import need
 from raypid.plugins.modules import entry_name
 from raypid.report.panel import aligned
 from raypid.run.resolve import settle, standing
-from raypid.settings.config import ConfigError, Given, canonical, is_none, overlay, renamed
+from raypid.settings.config import ConfigError, Given, canonical, is_none, renamed
 from raypid.settings.files import check_trust, read_values
 from raypid.settings.request import RunRequest
 from raypid.storage.run_folder import is_record
@@ -49,7 +49,7 @@ def main(options: argparse.Namespace) -> int:
         return _resume(options, replace(request, resume=place))
     if not options.file:
         return run(request, options)
-    given = overlay(request.recorded, request.settings)
+    given = request.laid
     check_trust(file, trust=options.trust, given={"run": options.run or "", **given})
     one, *more = experiments = read_experiments(file, replace(request, settings=given, recorded=Given({})))
     if options.explain and (more or not one.has_one_trial):
@@ -95,7 +95,7 @@ def _resume(options: argparse.Namespace, request: RunRequest) -> int:
     Raises:
         ConfigError: its folder is damaged, or something is given that would change it.
     """
-    given, folder = overlay(request.recorded, request.settings), Path(str(request.resume))
+    given, folder = request.laid, Path(str(request.resume))
     others = ("run", "stop", "config", "tuned", "checkpoint_interval", "keep_checkpoints", "final_episodes")
     given_too = [name for name in others if getattr(options, name) not in (None, False, [])]
     names = [canonical(key) for key in given if canonical(key) != "address"] + given_too

@@ -266,7 +266,7 @@ def settings_of(options: argparse.Namespace) -> Given:
         raise ConfigError(
             f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
         )
-    return by_our_names(overlay(overlay(file.recorded, file.settings), flags))
+    return by_our_names(overlay(file.laid, flags))
 
 
 def request_of(options: argparse.Namespace) -> RunRequest:

@@ -313,7 +313,7 @@ def _new(request: RunRequest) -> RunRequest:
     """
     if request.run is None:
         raise ConfigError("Name the algorithm: run='PPO' is the first to try (`raypid list agents` shows all).")
-    env = overlay(request.recorded, request.settings).get("env")
+    env = request.laid.get("env")
     if env is None:
         raise ConfigError("Name the environment: env='CartPole-v1' (`raypid list envs` shows what there is).")
     if not request.tuned:
@@ -326,7 +326,7 @@ def _new(request: RunRequest) -> RunRequest:
 
 def _notes(request: RunRequest) -> tuple[str, ...]:
     """The notes on what was read, and that a repeated run may end elsewhere."""
-    interval = overlay(request.recorded, request.settings).get("evaluation_interval")
+    interval = request.laid.get("evaluation_interval")
     ends = any(str(key).startswith("evaluation/") for key in request.stop or ())
     if not (request.recorded and request.is_whole and not request.is_begun and ends and is_none(interval)):
         return request.notes
@@ -367,7 +367,7 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
 def _settings(request: RunRequest, name: str) -> SettledRun:
     """The algorithm's Config with the settings over its defaults, checked; and where each value came from."""
     algorithm: AlgorithmClass = ALGORITHMS.get(name)
-    laid, given = overlay(request.recorded, request.settings), given_names(request.settings)
+    laid, given = request.laid, given_names(request.settings)
     asked = _with_whole_paths(algorithm.Config().replace(laid))
     sources = {key: tuple(each) for key, each in sources_by_setting(laid).items()}
     run = SettledRun(request=request, run=name, config=asked, sources=sources)

@@ -68,6 +68,11 @@ class RunRequest:
         for name, value in taken.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def laid(self) -> Given:
+        """All settings: those given for this run over the recorded ones."""
+        return overlay(self.recorded, self.settings)
+
     def from_source(self, kind: Any, detail: str = "") -> RunRequest:
         """Return the same request, in which run, stop, out and options know that they came from there."""
         said = {"run": self.run, "stop": self.stop, "out": self.out, **self.options}

@@ -172,7 +172,7 @@ def share(request: RunRequest, resources: Mapping[str, float]) -> RunRequest:
 
 
 def _config_of(request: RunRequest) -> Config:
-    config: Config = ALGORITHMS.get(str(request.run)).Config().replace(overlay(request.recorded, request.settings))
+    config: Config = ALGORITHMS.get(str(request.run)).Config().replace(request.laid)
     return config
 
 
