@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import time
 from operator import attrgetter
 from pathlib import Path
@@ -286,6 +287,23 @@ def test_all_unknown_names_are_said_at_once() -> None:
         "Did you mean 'model.hidden'? docs/coming-from/ says what other libraries' names are here. "
         "The environment takes arguments as env_config={'wind': ...}."
     )
+
+
+@dataclasses.dataclass(kw_only=True)
+class WithoutSlots(PPOConfig):
+    lr: float = 1e-3
+    extra: float = 1.0
+
+
+def test_settings_do_not_change_also_without_slots() -> None:
+    config: Any = WithoutSlots(extra=2.0).replace({"lr": 0.5})
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config and (again.lr, again.extra, again.gamma) == (0.5, 2.0, config.gamma)
+    for name in ("lr", "extra", "gamma"):
+        with pytest.raises(AttributeError, match="Settings do not change"):
+            setattr(config, name, 1.0)
+        with pytest.raises(AttributeError, match="Settings do not change"):
+            delattr(config, name)
 
 
 def test_what_is_no_setting_cannot_be_set() -> None:

@@ -54,6 +54,10 @@ class Evaluation:
     crashes: list[str] = field(default_factory=list)
     """Tracebacks of environments that raised and were rebuilt; their episodes are not among these."""
 
+    def __post_init__(self) -> None:
+        for array in (self.rewards, self.lengths):
+            array.setflags(write=False)  # listeners see them
+
     def summary(self) -> dict[str, float]:
         """Summarise as metrics: mean, 95% interval's half width, std, min and max of returns; mean length; episodes; weights_version."""
         n = len(self.rewards)

@@ -299,7 +299,7 @@ class DistributedAgent:
             CheckpointError: there is none, or it is damaged.
             ConfigError: it belongs to another algorithm or network.
         """
-        like = read_policy_weights(checkpoint.find(Path(path)) / "policy")[0]
+        like = NetworkSpec.from_dict(checkpoint.open_checkpoint(path).policy()["network"])
         self._built(like=like).restore(path)
 
     def _built(self, th_compile: bool | None = None, like: NetworkSpec | None = None) -> Agent:

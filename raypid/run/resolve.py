@@ -460,7 +460,7 @@ def look(run: SettledRun, like: NetworkSpec | None = None, samples: dict[str, Sa
         ConfigError, EnvError
     """
     if run.saved is not None:
-        like = read_policy_weights(run.saved.path / "policy")[0]
+        like = NetworkSpec.from_dict(run.saved.policy()["network"])
     config, samples = run.config, {} if samples is None else samples
     callbacks, key = callbacks_of(config.callbacks), sample_key(run)
     if key not in samples:

@@ -405,9 +405,10 @@ class Training:
         result = self._result(turn, seconds, evaluation_s)
         if played is not None:
             result |= {f"evaluation/{k}": v for k, v in played.summary().items()}
-        self.events.emit(Listener.on_iteration, result)
+        told = dict(result)
+        self.events.emit(Listener.on_iteration, told)
         self._mark()
-        return result
+        return told | result  # entries may be added, not changed
 
     def uncount_iteration(self) -> None:
         """Forget an iteration that leaves no result: training that goes on from here has it again."""

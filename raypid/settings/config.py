@@ -108,6 +108,16 @@ class Settings:
             raise AttributeError(f"Settings do not change: take a copy, config.replace({{{name!r}: ...}}).", name=name)
         object.__setattr__(self, name, value)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("Settings do not change: take a copy, config.replace(...).", name=name)
+
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -120,12 +130,19 @@ class Settings:
 
 
 def is_set(settings: Settings, name: str) -> bool:
-    """Whether a field has a value: it is given one once, by the constructor."""
+    """Whether a field has a value: it is given one once, by the constructor. A class without slots has its default beside that."""
+    slot = getattr(type(settings), name, None)
+    if not isinstance(slot, types.MemberDescriptorType):
+        return name in vars(settings)
     try:
-        object.__getattribute__(settings, name)
+        slot.__get__(settings)
     except AttributeError:
         return False
     return True
+
+
+_OF_FIT = ("fit(stop=...)", "fit(checkpoint_interval=...)", "fit(keep_checkpoints=...)", "fit(final_episodes=...)")
+"""Arguments of `fit`, where these are given as settings."""
 
 
 def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> None:
@@ -139,7 +156,7 @@ def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> No
             raise ConfigError(f"The name of a setting is text, not {shown(name)}.")
     known = {*hints, *(f"model.{name}" for name in type_hints(ModelConfig) if hints.get("model") is ModelConfig)}
     if wrong := [key for key in _flat(values) if _setting(_name_in(key, hints)) not in known]:
-        raise ConfigError(unknown("setting", wrong, known) + _of_environment(wrong, values.get("env")))
+        raise ConfigError(unknown("setting", wrong, [*known, *_OF_FIT]) + _of_environment(wrong, values.get("env")))
 
 
 def _of_environment(names: Collection[str], env: object) -> str:

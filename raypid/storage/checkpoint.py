@@ -150,6 +150,16 @@ class Checkpoint:
     _entries: dict[str, Any]
     """The JSON file, with the structure of the state."""
 
+    def policy(self) -> Mapping[str, Any]:
+        """Read what the policy in it is, without its weights.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        with refusing(f"The checkpoint {self.path}"):
+            spec: Mapping[str, Any] = decode(read_json(_current(self.path) / "policy" / "policy.json")["spec"], {}, {})
+            return spec
+
     def state(self) -> dict[str, Any]:
         """Read the state.
 

@@ -69,6 +69,22 @@ class Asking(Listener):
             self.agent.request_stop("seen enough")
 
 
+class Meddling(Listener):
+    def on_iteration(self, result: dict[str, float]) -> None:
+        result |= {"timesteps_total": 1e9, "mine": 7.0}
+
+    def on_evaluation(self, played: Played) -> None:
+        with pytest.raises(ValueError, match="read-only"):
+            played.evaluation.rewards[:] = 1e9
+
+
+def test_a_listener_may_add_to_a_result_and_change_nothing(tmp_path: Path) -> None:
+    with Agent("PPO", SMALL, evaluation_interval=1, evaluation_num_episodes=1, out=tmp_path) as agent:
+        agent.listen(Meddling())
+        outcome = agent.fit({"timesteps_total": 90, "evaluation/episode_reward_mean": 1e8}, **QUIET)
+    assert 90 <= outcome.result["timesteps_total"] < 130 and outcome.result["mine"] == 7.0
+
+
 def test_what_a_listener_asks_for_is_done_after_the_iteration(tmp_path: Path) -> None:
     with Agent("PPO", SMALL, evaluation_interval=0, out=tmp_path) as agent:
         agent.listen(Asking(agent))
