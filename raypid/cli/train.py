@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -154,7 +154,8 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
     flags: dict[str, str] = {part: name for part, name in vars(options).items() if part in PARTS and name}
     named: dict[str, str] = {}
     folder = options.out if options.resume is True else options.resume
-    for parts in (flags, *_saved_parts(options, folder)):
+    saved = _saved_parts(options, folder)
+    for parts in (flags, *saved.values()):
         named = {**parts, **named}
         if "run" not in named and _learns_by_agent(named):
             named["run"] = AGENT_RUN
@@ -166,14 +167,15 @@ def named_parts(argv: Sequence[str]) -> dict[str, str]:
         named["run"] = saved_algorithm(Path(folder), open_checkpoint(folder), RunRequest(trust=options.trust))
     if "run" in named:
         named["run"] = ALGORITHMS.canonical(named["run"])
-    if "run" in flags and ALGORITHMS.is_own(named["run"]) and named["run"] != AGENT_RUN and _learns_by_agent(flags):
+    run = ALGORITHMS.canonical({**saved.get(options.file, {}), **flags}.get("run", AGENT_RUN))
+    if ALGORITHMS.is_own(run) and run != AGENT_RUN and _learns_by_agent(flags):
         raise ConfigError(
-            f"--run {named['run']} does not go with --agent_name, or with a whole model as --model_name: these learn by an agent. Leave --run out."
+            f"--run {run} does not go with --agent_name, or with a whole model as --model_name: these learn by an agent. Leave run out."
         )
     return named
 
 
-def _saved_parts(options: argparse.Namespace, folder: str | None) -> Iterator[dict[str, str]]:
+def _saved_parts(options: argparse.Namespace, folder: str | None) -> dict[str | None, dict[str, str]]:
     """What each file, and the resumed run, names of PARTS, the one that wins first; of several experiments what they have in common.
 
     Of a file that names code which may not be imported, only names that are known here.
@@ -181,6 +183,7 @@ def _saved_parts(options: argparse.Namespace, folder: str | None) -> Iterator[di
     from raypid.settings.marked import Marked
     from raypid.sweep.experiment import blocks_of
 
+    found: dict[str | None, dict[str, str]] = {}
     texts = [*reversed(options.config), options.file, folder and os.path.join(folder, PARAMS)]
     for text in filter(None, texts):
         with contextlib.suppress(ValueError, OSError):  # main says what is wrong with it
@@ -192,7 +195,8 @@ def _saved_parts(options: argparse.Namespace, folder: str | None) -> Iterator[di
                 check_trust(text, trust=options.trust, given={})
             except UserError:
                 parts = {part: name for part, name in parts.items() if name in PARTS[part]}
-            yield parts
+            found[text] = parts
+    return found
 
 
 def _learns_by_agent(named: Mapping[str, str]) -> bool:

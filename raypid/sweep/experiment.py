@@ -191,7 +191,7 @@ def _experiment(marked: Marked, keys: Keys, name: str, above: RunRequest) -> Exp
             raise ConfigError(f"--run {above.run} is not what the experiment {name!r} runs: leave it out.")
         run = above.run or block.words.run
         if run is None or word_of(run):
-            raise ConfigError("Name one algorithm, and write an experiment for each of several: run: PPO.")
+            raise ConfigError("Name the algorithm, run: PPO; of several, each has an experiment of its own.")
         block.words = block.words.replace({"run": (run := algorithm_of(run))})
     cls: type[Config] = ALGORITHMS.get(run).Config
     block.check(cls)
@@ -240,8 +240,13 @@ def _check_fixed(settings: Given, above: Given) -> None:
 def _seeds(words: Words, settings: Mapping[str, object]) -> tuple[int, tuple[int, ...]]:
     """(number of samples, seeds). Where nothing is drawn, `num_samples` is a number of seeds."""
     samples, repeat, seed = words.num_samples, words.repeat, settings.get("seed")
-    if not is_drawn({name: value for name, value in settings.items() if name != "seed"}):
-        samples, repeat = (samples, repeat) if word_of(seed) not in ("", GRID) else (1, samples * repeat)
+    others = {name: value for name, value in settings.items() if name != "seed"}
+    if not is_drawn(others) and word_of(seed) in ("", GRID):
+        if min(samples, repeat) > 1:
+            raise ConfigError(
+                "Nothing is drawn here, so repeat and num_samples are both a number of seeds: give one of them."
+            )
+        samples, repeat = 1, samples * repeat
     listed = seed[GRID] if isinstance(seed, Mapping) and word_of(seed) == GRID else seed
     if repeat > 1 and (word_of(listed) or isinstance(listed, list | tuple)):
         word = "repeat" if words.repeat > 1 else "num_samples"
