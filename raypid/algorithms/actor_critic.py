@@ -147,8 +147,8 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     @classmethod
     def portable(cls, config: ActorCriticT) -> ActorCriticT:
-        entry = config.intrinsic_reward
-        return replace(super().portable(config), intrinsic_reward=None if entry is None else intrinsic_class(entry))
+        config, entry = super().portable(config), config.intrinsic_reward
+        return config if entry is None else replace(config, intrinsic_reward=intrinsic_class(entry))
 
     def meet(self, collective: Collective) -> None:
         super().meet(collective)

@@ -342,7 +342,8 @@ class Algorithm(ABC, Generic[ConfigT]):
     @classmethod
     def portable(cls, config: ConfigT) -> ConfigT:
         """Return the settings for other processes, which need not know the names that are registered here."""
-        return replace(config, callbacks=None)  # the user's object may hold open files later on
+        # the user's object may hold open files later on
+        return config if config.callbacks is None else replace(config, callbacks=None)
 
     @classmethod
     def update_size(cls, config: ConfigT) -> int:
