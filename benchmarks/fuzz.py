@@ -844,7 +844,8 @@ class CommandLines(Loader):
         try:
             with (
                 mock.patch(f"{agent}.__init__", reached), mock.patch(f"{agent}.from_checkpoint", reached),
-                mock.patch("raypid.run.resolve.look", reached), mock.patch("raypid.run.deploy.evaluate_policy", reached),
+                mock.patch("raypid.run.resolve.look", reached), mock.patch("raypid.run.agent.look", reached),
+                mock.patch("raypid.run.deploy.evaluate_policy", reached),
                 mock.patch("raypid.report.runs.find_runs", reached), mock.patch("raypid.envs.list_envs", reached),
                 mock.patch("raypid.cli.experiment._run", reached),
             ):  # fmt: skip

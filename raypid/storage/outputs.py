@@ -183,14 +183,16 @@ def check_folder_writable(folder: Path, option: str) -> None:
 
 
 def _try_folder(folder: Path) -> None:
-    missing = [part for part in (folder, *folder.parents) if not part.exists()]
+    made: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        for part in reversed((folder, *folder.parents)):
+            if not part.exists():
+                part.mkdir()
+                made.append(part)
         tempfile.TemporaryFile(dir=folder).close()
     finally:
-        for part in missing:
-            with contextlib.suppress(OSError, ValueError):
-                part.rmdir()
+        for part in reversed(made):
+            part.rmdir()
 
 
 def check_file_writable(file: Path, option: str) -> None:

@@ -132,7 +132,8 @@ class RunFolder:
 
     @property
     def seed(self) -> int | None:
-        return self.params.get("seed")
+        seed = self.params.get("seed")
+        return seed if isinstance(seed, int) else None
 
     @property
     def task(self) -> str:
