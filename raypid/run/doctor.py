@@ -91,7 +91,7 @@ def open_run(folder: Path) -> RunFolder:
         raise UserError(nothing_at(folder))
     refuse_file(folder)
     if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS)):
-        nothing = f"{folder} holds no run: none of {PARAMS}, {RESULTS}, {ERRORS} and checkpoints is there."
+        nothing = f"{folder} holds no run: it has no {PARAMS}, {RESULTS} or {ERRORS}, and no checkpoint."
         raise UserError(why_without_results(folder) or nothing)
     run = RunFolder(folder, tolerant=True)
     try:
