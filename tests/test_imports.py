@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envs": {"ground", "storage", "plugins"},
     "runtime": {"ground", "storage", "plugins", "settings"},
     "replay": {"ground", "storage", "plugins", "ops", "nn"},
-    "roles": LEARNING - {"roles"},
+    "roles": (LEARNING - {"roles"}) | {"runtime"},
     "loops": LEARNING | {"runtime"},
     "report": {"ground", "storage", "plugins"},
     "run": LEARNING | {"runtime", "loops", "report"},
