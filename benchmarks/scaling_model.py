@@ -24,8 +24,8 @@ from reporting import markdown, save
 
 from raypid.loops.loops import AsynchronousPlan, Context, asynchronous
 from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
-from raypid.runtime.supervisor import WorkerGroup
-from raypid.runtime.weight_sources import ByReference
+from raypid.runtime.supervisor import Group
+from raypid.loops.weights import ByReference
 from raypid.types import Report, Trajectory, Update, Weights, concat_trajectories
 
 NUM_ACTORS = 4
@@ -103,7 +103,7 @@ def fragment_of(kind: str) -> Trajectory:
 
 def driver_of(backend: Any, num_workers: int, seconds: float, fragment_s: float) -> dict[str, float]:
     """CPU and wall seconds of the driver for each call, with `num_workers`; an update takes 8 calls, or an eighth of all."""
-    workers = WorkerGroup(
+    workers = Group(
         backend, lambda i, _: partial(Sleeper, i, fragment_s), num_workers, num_cpus=0, timeout_s=300, max_restarts=0
     )
     plan = AsynchronousPlan(max(8, num_workers // 8), 1, 2, 64 * num_workers, lambda steps, index: {})

@@ -404,7 +404,7 @@ class Update:
 class LearnerCopy:
     """A learner's state, to go on from when its process is lost."""
 
-    num_updates: int
+    progress: int
     """Number of updates in the state."""
     state: dict[str, Any]
     """The learner's `state_dict`."""

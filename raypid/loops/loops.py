@@ -14,18 +14,18 @@ import numpy as np
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import Halted
 from raypid.loops.sources import ReplaySource
+from raypid.loops.weights import ByReference
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
 from raypid.roles.rollout import Rollout
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle
-from raypid.runtime.learner_group import Together
 from raypid.runtime.local import LocalFuture
-from raypid.runtime.supervisor import Losses, WorkerGroup
-from raypid.runtime.weight_sources import ByReference
+from raypid.runtime.supervisor import Call, Group, Losses
 from raypid.types import Array, Moments, Report, Trajectory, Update, Weights, means
 
-Workers: TypeAlias = WorkerGroup[Report, Trajectory]
+Workers: TypeAlias = Group[Report, Trajectory]
+clock = time.perf_counter
 
 
 @dataclass(slots=True)
@@ -54,6 +54,17 @@ class Context:
     def losses(self) -> Losses:
         """What was lost and rebuilt."""
         return self.workers.losses
+
+    def update(self, fragments: Sequence[Future[Trajectory]]) -> tuple[Update, Future[Weights]] | None:
+        """Let the learner learn from fragments, without those that are lost; None if there is not one left for each learner."""
+        fragments = self.workers.reachable(fragments)
+        while len(fragments) >= self.fewest:
+            update, weights = self.learner.submit_parts(Learner.update, *fragments, timesteps=self.timesteps)
+            try:
+                return self.backend.get(update), weights
+            except ArgumentLost as error:
+                fragments = self.workers.intact(fragments, error)
+        return None
 
     def count_crashes(self, tracebacks: Sequence[str], where: str) -> None:
         """Count environments that raised and were rebuilt, and write their tracebacks to the run's folder."""
@@ -179,44 +190,27 @@ class Iteration:
 
 
 def sync(ctx: Context) -> Iterator[Iteration]:
-    """Publish the weights, collect a fragment from every worker, update, repeat. A lost worker's fragment is collected again; those
-    that were lost with a node after they were collected are left out.
-
-    Raises:
-        Halted, WorkersFailed: there is no worker (`WorkerGroup.wait_for_one`).
-    """
-    clock = time.perf_counter
+    """Publish the weights, collect a fragment from every worker, update, repeat."""
     ctx.weights.start(ctx.learner.submit(Learner.weights))
     reports: list[Report] = []
-    kept: list[Future[Trajectory]] = []
     while True:
         start = clock()
-        results = ctx.workers.call_all_parts(Rollout.collect, ctx.weights)
-        collected = clock()
-        reports += [report for report, _ in results]
-        ctx.timesteps += sum(report.num_steps for report, _ in results)
-        fragments = [*kept, *ctx.workers.reachable([fragment for _, fragment in results])]
-        while len(fragments) >= ctx.fewest:
-            update, weights = ctx.learner.submit_parts(Learner.update, *fragments, timesteps=ctx.timesteps)
-            try:
-                done = ctx.backend.get(update)
-                break
-            except ArgumentLost:
-                all_of_them, fragments = fragments, ctx.workers.intact(fragments)
-                if len(fragments) == len(all_of_them):
-                    raise
-        else:  # too little is left to learn from: collect more with the same weights
-            kept = fragments
+        collected = ctx.workers.call_all_parts(Rollout.collect, ctx.weights)
+        collect_s = clock() - start
+        reports += [report for report, _ in collected]
+        ctx.timesteps += sum(report.num_steps for report, _ in collected)
+        if (learnt := ctx.update([fragment for _, fragment in collected])) is None:
             continue
+        update, weights = learnt
         ctx.weights.publish(weights)
-        yield Iteration(reports, done, {"collect": collected - start, "learner": clock() - collected})
-        reports, kept = [], []
+        yield Iteration(reports, update, {"collect": collect_s, "learner": clock() - start - collect_s})
+        reports = []
 
 
 def replay(ctx: Context) -> Iterator[Iteration]:
     """Insert the fragments that are ready, update while updates are owed, otherwise wait. Workers start with the newest weights."""
     assert ctx.replay is not None
-    plan, clock = ctx.replay, time.perf_counter
+    plan = ctx.replay
     weights = published = ctx.learner.submit(Learner.weights)
     ctx.weights.start(weights)
     while True:
@@ -267,7 +261,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
         Halted: the context says so.
     """
     assert ctx.plan is not None
-    plan, clock = ctx.plan, time.perf_counter
+    plan = ctx.plan
     first = ctx.backend.get(ctx.learner.submit(Learner.weights))
     ctx.weights.start(ctx.backend.put(first))
     queue = UpdateQueue(ctx, plan, first.version)
@@ -373,7 +367,7 @@ class UpdateQueue:
         if self.running is not None:
             update = self.running[0]
             pending = self._pending(update)
-            left_s = max(0.0, update.deadline - time.monotonic()) if isinstance(update, Together) else None
+            left_s = max(0.0, update.deadline - time.monotonic()) if isinstance(update, Call) else None
             return (left_s if pending else 0.0), pending
         return (0.0 if self._is_enough(self.waiting) else None), []
 
@@ -410,10 +404,8 @@ class UpdateQueue:
         parts, self.running, self._learning = self._learning, None, []
         try:
             self.done.append(done := self.ctx.backend.get(update))
-        except ArgumentLost:  # it did not begin; what is there of its parts is learnt from with others
-            kept = self.ctx.workers.intact([part.data for part in parts])
-            if len(kept) == len(parts):
-                raise
+        except ArgumentLost as error:  # it did not begin; what is there of its parts is learnt from with others
+            kept = self.ctx.workers.intact([part.data for part in parts], error)
             self.waiting = [*(part for part in parts if part.data in kept), *self.waiting]
             return
         self._staleness += [self.version - part.report.version for part in parts]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from raypid.ops.normalizer import Moments, merge_moments
 from raypid.roles.acting import register_networks
 from raypid.roles.actor import Program
 from raypid.roles.divergence import check_update, is_sound
+from raypid.runtime.calls import called
 from raypid.settings.config import Config
 from raypid.state_tree import fingerprint
 from raypid.storage.checkpoint import CheckpointError, refusing
@@ -108,6 +110,7 @@ class Learner:
         assert self.collective is not None
         self.collective.leave()
 
+    @called(splits_after=0, progress=attrgetter("num_updates"))
     def update(self, *parts: Trajectory | Gradients | Fitness, timesteps: int) -> tuple[Update, Weights]:
         """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights.
 
@@ -216,7 +219,7 @@ class Learner:
         """Number of updates that `newest_whole` has seen; -1 if there is no such state."""
         if self._whole and self.diverged is None:
             return self.num_updates
-        return -1 if self._before is None else self._before.num_updates
+        return -1 if self._before is None else self._before.progress
 
     def newest_whole(self) -> LearnerCopy:
         """The state; if an update broke off half way, that of before, or of a little earlier.
@@ -231,8 +234,9 @@ class Learner:
     def take_over(self, copied: LearnerCopy) -> None:
         """Go on from the state of another learner, or of one that was lost."""
         self.load_state_dict(copied.state)
-        self.num_updates, self._before = copied.num_updates, None
+        self.num_updates, self._before = copied.progress, None
 
+    @called(to="first")
     def weights(self) -> Weights:
         """A copy of the current weights.
 
@@ -242,11 +246,13 @@ class Learner:
         self.check_sound()
         return self.algorithm.weights()
 
+    @called(gives_state=True)
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights."""
         self.algorithm.set_weights(weights)
         self._check_given()
 
+    @called(to="first")
     def state_dict(self) -> State:
         """Everything that the next update depends on.
 
@@ -266,6 +272,7 @@ class Learner:
         """The settings that the algorithm works with, by name."""
         return self.algorithm.in_force()
 
+    @called(gives_state=True)
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned.
 
@@ -277,10 +284,31 @@ class Learner:
             self.algorithm.load_state_dict(state)
         self._check_given(CheckpointError)
 
+    @called(lasts=True)
     def end_schedules(self, steps: int, timesteps: int) -> None:
         """Let linear schedules whose end the settings leave open end at this environment step; `timesteps` were made before."""
         self.algorithm.run_end, self._began = steps, timesteps
 
+    @called(lasts=True)
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on."""
         self.algorithm.scale_lr(factor)
+
+
+class KeptLearner:
+    """Stands in for learners that are gone for good. It answers from the newest copy of their state, and cannot learn."""
+
+    def __init__(self, kept: LearnerCopy) -> None:
+        self.kept = kept
+
+    def is_whole(self) -> bool:
+        return True
+
+    def standing(self) -> int:
+        return self.kept.progress
+
+    def weights(self) -> Weights:
+        return self.kept.weights
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.kept.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from raypid.replay.base import Replay
 from raypid.roles.divergence import quiet
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import Learnt, Parameters
+from raypid.runtime.calls import called
 from raypid.types import Array, Sample, Trajectory, Transition, Weights, tree_map
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class ReplayLearner(Learner):
             self._unshared.append((worker, fragment.moments))
         return self.replay.add(worker, fragment)
 
+    @called(repeats=False, progress=int)
     def learn(self, *, timesteps: int, num_updates: int, reward_factor: float = 1.0) -> tuple[int, Weights]:
         """Draw rows for `num_updates` updates and do these, with rewards times `reward_factor`; returns their number and the new weights.
 
@@ -72,6 +75,7 @@ class ReplayLearner(Learner):
             self.replay.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
+    @called(repeats=False, progress=int)
     def learn_from(
         self, newest: Parameters, *, timesteps: int, num_updates: int, reward_factor: float = 1.0
     ) -> tuple[int, Learnt]:
@@ -122,6 +126,7 @@ class ShardLearner(Learner):
         """Take the observations of a new fragment into the normaliser."""
         self.algorithm.merge(fragment.moments)
 
+    @called(splits_after=0, progress=itemgetter(0))
     def learn(self, *samples: Sample, timesteps: int, num_updates: int, reward_factor: float) -> tuple[Done, Weights]:
         """Do `num_updates` updates with rows of every shard and rewards times `reward_factor`.
 

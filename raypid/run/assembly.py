@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import sys
 import time
@@ -12,12 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from raypid.algorithms.base import AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.callbacks import Callbacks
 from raypid.loops.loops import AsynchronousPlan, Context, ReplayPlan, Workers
-from raypid.loops.sources import AsynchronousLearners, LearnersReplay, ReplaySource, ShardedReplay
+from raypid.loops.sources import AsynchronousLearners, ReplaySource, ShardedReplay
+from raypid.loops.weights import ByReference, ByServers
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import DiscountedReturns
@@ -38,15 +42,16 @@ from raypid.run.known_keys import kinds_of_losses
 from raypid.run.placement import place
 from raypid.run.resolve import AlgorithmClass, ResolvedRun, env_spec_of
 from raypid.runtime.collective import TorchCollective
-from raypid.runtime.handle import Backend, Handle
-from raypid.runtime.learner_group import LearnerGroup
-from raypid.runtime.plan import Placement
+from raypid.runtime.handle import Backend, Handle, places
+from raypid.runtime.plan import STORE, Placement
 from raypid.runtime.resources import ResourceError, limit_threads, num_cores
-from raypid.runtime.supervisor import START_S, Losses, WorkerGroup
-from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.runtime.stateful import StatefulGroup
+from raypid.runtime.supervisor import START_S, Group, Losses
 from raypid.settings.config import Config, ConfigError
 
 _PLACE_SECONDS = 60.0
+KEPT_SHARE = 0.1
+"""Part of Ray's object store that may hold fragments which replay buffers got since the newest checkpoint: what is lost with a buffer."""
 
 
 class RunProgram(Program, Protocol):
@@ -173,14 +178,14 @@ class _Builder:
             raise ResourceError(f"{why}: the cluster's CPUs or GPUs are taken.") from None
         return handle
 
-    def _learners(self, build: Callable[..., Learner]) -> LearnerGroup:
+    def _learners(self, build: Callable[..., Learner]) -> StatefulGroup:
         """`num_learners` actors with an equal part of the GPUs each, which update together or, if the settings say so, alone."""
         c = self.config
         gpus = c.num_gpus / c.num_learners
         own_buffer = isinstance(c, OffPolicyConfig) and not c.num_replay_shards
         together = c.num_learners > 1 and (not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce")
 
-        def factory(rank: int) -> Callable[[], Learner]:
+        def factory(rank: int, restarts: int) -> Callable[[], Learner]:
             more: dict[str, object] = {"rank": rank} if own_buffer else {}
             if together:
                 # NCCL refuses two members on one GPU; the gradients of users' models are NumPy's
@@ -188,12 +193,10 @@ class _Builder:
                 more["collective"] = TorchCollective(rank, c.num_learners, timeout_s=c.worker_timeout_s, nccl=nccl)
             return partial(build, **more)
 
-        return LearnerGroup(
+        return StatefulGroup(
             self.backend,
             factory,
-            c.num_learners,
-            num_cpus=1,
-            num_gpus=gpus,
+            places("learner", c.num_learners, num_cpus=1, num_gpus=gpus),
             start_s=_PLACE_SECONDS,
             timeout_s=max(START_S, c.worker_timeout_s),
             losses=self.losses,
@@ -207,14 +210,15 @@ class _Builder:
         if self.program is not None:
             build = partial(Actor, self.spec, self.program)
         shared = [self.backend.put(array) for array in self.algorithm.shared(c)]
-        workers: Workers = WorkerGroup(
+        workers: Workers = Group(
             self.backend,
             lambda index, restarts: partial(build, index, restarts, *shared),
-            max(1, c.num_workers),
-            num_cpus=c.num_cpus_per_worker,
+            places("worker", max(1, c.num_workers), num_cpus=c.num_cpus_per_worker),
             timeout_s=c.worker_timeout_s,
             losses=self.losses,
             describe=entry_name(c.env),
+            elastic=True,
+            told_of_nodes=True,
         )
         workers.call_all(Rollout.ready)
         return workers
@@ -227,15 +231,23 @@ class _Builder:
 
     def _replay_source(self, c: OffPolicyConfig, learner: Handle) -> ReplaySource:
         """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
+        round_bytes = self._row_bytes() * c.fragment_length * c.num_envs_per_worker
+        most_kept = c.buffer_size // (c.fragment_length * c.num_envs_per_worker)
+        if store := self.backend.resources().get(STORE):
+            most_kept = min(most_kept, int(KEPT_SHARE * store / round_bytes))
         if c.num_replay_shards:
             replay = self._replay_factory(c)
-            return ShardedReplay(self.backend, learner, c, self.losses, lambda index: partial(replay, index), self.plan)
-        if not isinstance(learner, LearnerGroup) or len(learner) == 1:
-            return ReplaySource(self.backend, learner, c, self.losses)
-        if c.learner_sync == "asynchronous":
-            shared = partial(SharedParameters, 1 / c.num_learners)
-            return AsynchronousLearners(self.backend, learner, c, self.losses, shared, self.plan.place("other"))
-        return LearnersReplay(self.backend, learner, c, self.losses)
+            build = lambda index: partial(replay, index)  # noqa: E731
+            return ShardedReplay(self.backend, learner, c, self.losses, build, self.plan, most_kept=most_kept)
+        if isinstance(learner, StatefulGroup) and len(learner) > 1 and c.learner_sync == "asynchronous":
+            shared, place = partial(SharedParameters, 1 / c.num_learners), self.plan.place("other")
+            return AsynchronousLearners(self.backend, learner, c, self.losses, shared, place, most_kept=most_kept)
+        return ReplaySource(self.backend, learner, c, self.losses, most_kept=most_kept)
+
+    def _row_bytes(self) -> int:
+        """Bytes of an observation, and some for the rest of a row."""
+        leaves = self.spec.network.pipeline.leaves
+        return 64 + sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 
     def replay_plan(self, learner: Handle) -> ReplayPlan:
         """Settings of the replay loop."""
@@ -267,7 +279,9 @@ class _Builder:
         servers = [self.plan.place("server", i).node for i in range(len(self.plan.at["server"]))]
         nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
         factory = partial(ParameterServer, self.spec.network)
-        return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses)
+        return ByServers(
+            backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses
+        )
 
 
 def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str:

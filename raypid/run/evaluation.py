@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from raypid.loops.loops import Context
 from raypid.phases import phase
@@ -17,8 +17,8 @@ from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import CONFIRM_EPISODES, Evaluation, Evaluator, Order, cut_note
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import RolloutWorker
-from raypid.runtime.handle import ArgumentLost, Future, Handle, WorkerLost
-from raypid.runtime.supervisor import GRACE_S, Losses, WorkerGroup
+from raypid.runtime.handle import ArgumentLost, Future, places
+from raypid.runtime.supervisor import Call, Group, Losses
 from raypid.settings.config import Config
 from raypid.types import Weights
 
@@ -163,7 +163,7 @@ class Evaluations:
         """Evaluate the current weights at once, and again if the worker that plays is lost.
 
         Raises:
-            WorkersFailed: more workers were lost than max_restarts allows.
+            RolesFailed: more workers were lost than max_restarts allows.
             Halted: there is none, and the run is to end.
         """
         while True:
@@ -259,48 +259,55 @@ class Remote(ABC):
     """The same, where the other process finds them."""
     _timesteps = 0
     """Environment steps on which they were trained."""
+    _call: Call[Any] | None = None
+    """The evaluation under way."""
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
         self.config, self.context, self.spec = config, context, spec
         self._timeouts = 0
         """Evaluations so far that did not end in time."""
 
-    @property
     @abstractmethod
-    def busy(self) -> bool:
-        """Whether an evaluation is under way."""
-
-    @abstractmethod
-    def _submit(self, order: Order) -> None:
+    def _ask(self, order: Order, patience_s: float) -> Call[Any] | None:
         """Ask the other process, if it is there, to evaluate the weights."""
-
-    @abstractmethod
-    def _answer(self, wait_s: float) -> Evaluation | None:
-        """The evaluation, if it ends within `wait_s` seconds; raises what `result` does, and ArgumentLost."""
 
     @abstractmethod
     def close(self) -> None:
         """Drop what is being played. The next evaluation builds anew what was ended."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an evaluation is under way."""
+        return self._call is not None
 
     def start(self, weights: Future[Weights], timesteps: int, order: Order) -> None:
         """Start to evaluate `weights`; `result` returns the outcome. An evaluation that is still running is dropped."""
         if self.busy:
             self.close()
         self._given, self._weights, self._timesteps = weights, self.context.backend.put(weights), timesteps
-        self._submit(order)
+        self._call = self._ask(order, self._time_for(order))
 
     def result(self, wait_s: float = 0.0) -> Played | None:
         """The evaluation, if it ends within `wait_s` seconds. A process that died or is overdue is replaced and its job dropped.
 
         Raises:
-            WorkersFailed: more processes were lost than max_restarts allows. Also anything that the evaluation itself raised.
+            RolesFailed: more processes were lost than max_restarts allows. Also anything that the evaluation itself raised.
         """
+        if (call := self._call) is None:
+            return None
+        call.group.look()
+        left_s = max(0.0, call.deadline - time.monotonic())
+        ready, _ = self.context.backend.wait([call.passed()], timeout=min(wait_s, left_s))
+        if not ready and left_s > wait_s:
+            return None
+        self._call = None
         try:
-            evaluation = self._answer(wait_s)
+            if call.ended(call.deadline):
+                return Played(call.result(), self._weights, self._timesteps)
+            self._timeouts += not ready
         except ArgumentLost:
             self._mend_weights()
-            return None
-        return None if evaluation is None else Played(evaluation, self._weights, self._timesteps)
+        return None
 
     def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
         """Evaluate and wait for the result; None if interrupted, or if the process that played was lost."""
@@ -336,58 +343,17 @@ class InWorker(Remote):
 
     So an environment that dies or hangs does not take the driver with it, and takes no CPU of its own."""
 
-    _call: Future[Evaluation] | None = None
-    _worker = 0
-    _handle: Handle
-    """Of that worker when it was called; it may have been built anew since."""
-    _deadline = 0.0
-    _seconds = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return self._call is not None
-
-    def _submit(self, order: Order) -> None:
+    def _ask(self, order: Order, patience_s: float) -> Call[Any] | None:
         workers = self.context.workers
         if not workers.present:
-            return
-        self._seconds, self._worker = self._time_for(order), workers.present[0]
-        self._deadline = workers.due(self._worker, self._seconds)
-        self._handle = workers.handles[self._worker]
-        self._call = self._handle.submit(RolloutWorker.evaluate, self.spec, self._weights, order)
-
-    def _answer(self, wait_s: float) -> Evaluation | None:
-        if self._call is None:
             return None
-        self.context.workers.look()
-        call, left_s = self._call, self._deadline - time.monotonic()
-        ready, _ = self.context.backend.wait([call], timeout=GRACE_S if left_s <= 0 else max(0.0, min(wait_s, left_s)))
-        if not ready and left_s > wait_s:
-            return None
-        self._call = None
-        try:
-            if not ready:
-                raise TimeoutError
-            return self.context.backend.get(call)
-        except ArgumentLost:
-            raise
-        except (WorkerLost, TimeoutError) as error:
-            self._timeouts += isinstance(error, TimeoutError)
-            if self._is_there:
-                self.context.workers.recover(self._worker, "evaluate()", error, self._seconds)
-        return None
-
-    @property
-    def _is_there(self) -> bool:
-        """Whether the worker that was called is still the same, and has not been lost with its node."""
-        workers = self.context.workers
-        return self._worker in workers.present and workers.handles[self._worker] is self._handle
+        given = (self.spec, self._weights, order)
+        return workers.ask(workers.present[0], RolloutWorker.evaluate, *given, patience_s=patience_s)
 
     def close(self) -> None:
-        if self._call is not None:  # whoever calls the worker next would wait for it
-            self._call = None
-            if self._is_there:
-                self.context.workers.renew(self._worker)
+        call, self._call = self._call, None
+        if call is not None and call.is_current:  # whoever calls the worker next would wait for it
+            self.context.workers.renew(call.indices[0])
 
 
 class PoliteEvaluator:
@@ -398,16 +364,8 @@ class PoliteEvaluator:
             os.nice(NICENESS)
         self.evaluator = Evaluator(spec)
 
-    def evaluate(self, weights: Weights, order: Order) -> tuple[Evaluation, None]:
-        """The evaluation, as the report of a WorkerGroup's call without data."""
-        return self.evaluator.play(weights, order), None
-
-
-class EvaluatorGroup(WorkerGroup[Evaluation, None]):
-    """The evaluator, which is kept there. It reserves nothing, so there is always room for it."""
-
-    def look(self, suspect: int | None = None) -> None:
-        """Nothing: of each lost node one group is told, which is that of the workers."""
+    def evaluate(self, weights: Weights, order: Order) -> Evaluation:
+        return self.evaluator.play(weights, order)
 
 
 class Beside(Remote):
@@ -415,37 +373,24 @@ class Beside(Remote):
 
     def __init__(self, config: Config, context: Context, spec: RolloutSpec, node: str | None = None) -> None:
         super().__init__(config, context, spec)
-        self.node = node
+        self.places = places("evaluator", node=node)
         """Where its process is to be, as long as that node is alive."""
-        self._group: EvaluatorGroup | None = None
+        self._group: Group[Any, Any] | None = None
         self.losses = Losses(config.max_restarts)
         """Evaluators that died or hung so far, in all groups."""
 
-    @property
-    def busy(self) -> bool:
-        return self._group is not None and self._group.running(0) > 0
-
-    def _submit(self, order: Order) -> None:
+    def _ask(self, order: Order, patience_s: float) -> Call[Any] | None:
         if self._group is None:
             self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
-            self._group = EvaluatorGroup(
+            self._group = Group(
                 self.context.backend,
                 lambda index, restarts: partial(PoliteEvaluator, self.spec),
-                1,
-                num_cpus=0,
+                self.places,
                 timeout_s=self.config.worker_timeout_s,
                 losses=self.losses,
                 describe=self.context.workers.describe,
-                kind="evaluator",
-                node=self.node,
             )
-        self._timeouts = self.losses.counts["timeouts"]
-        self._group.timeout_s = self._time_for(order)
-        self._group.start(0, PoliteEvaluator.evaluate, self._weights, order)
-
-    def _answer(self, wait_s: float) -> Evaluation | None:
-        finished = [] if self._group is None else self._group.finished(wait_s)
-        return next((evaluation for _, (evaluation, _) in finished), None)
+        return self._group.ask(0, PoliteEvaluator.evaluate, self._weights, order, patience_s=patience_s)
 
     def _mend_weights(self) -> None:
         if not self.context.weights.mend(None):
@@ -454,6 +399,6 @@ class Beside(Remote):
     def close(self) -> None:
         """End the process, without waiting for a running evaluation."""
         group, busy = self._group, self.busy
-        self._group = None
+        self._group = self._call = None
         if group is not None:
             group.close(interrupt=busy)

@@ -10,14 +10,15 @@ from typing import NamedTuple
 from raypid.errors import Diverged, Halted
 from raypid.loops.loops import Context
 from raypid.replay.base import Replay
-from raypid.roles.learner import Learner
+from raypid.roles.learner import KeptLearner, Learner
 from raypid.runtime.handle import ClusterLost, Handle, WorkerLost
-from raypid.runtime.learner_group import KeptLearner, LearnerGroup, LearnersFailed
 from raypid.runtime.local import LocalHandle, passed
+from raypid.runtime.stateful import StatefulGroup
+from raypid.runtime.supervisor import RolesFailed
 from raypid.storage import checkpoint
 from raypid.storage.run_folder import DIVERGED
 
-_GONE = (ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError)
+_GONE = (ClusterLost, WorkerLost, RolesFailed, Halted, TimeoutError)
 """What asking roles raises that are gone for good."""
 
 
@@ -69,16 +70,16 @@ class Fallback:
             The end of the iteration that the copy belongs to; None if the learners are there.
 
         Raises:
-            ClusterLost, WorkerLost, LearnersFailed, Halted, TimeoutError: there is no copy of anything that was learnt.
+            ClusterLost, WorkerLost, RolesFailed, Halted, TimeoutError: there is no copy of anything that was learnt.
         """
         group, replay = self.context.learner, self.context.replay
         mark: Mark | None = None
-        if isinstance(group, LearnerGroup) and not self._answers(group, Learner.is_whole, patience_s):
+        if isinstance(group, StatefulGroup) and not self._answers(group, Learner.is_whole, patience_s):
             if group.kept is None or not isinstance(group.kept_mark, Mark):
                 self.context.backend.get(passed(group.submit(Learner.is_whole)), patience_s)  # raises why
                 return None
             mark = group.kept_mark
-            updates = max(0, group.num_updates - group.kept.num_updates)
+            updates = max(0, group.progress - group.kept.progress)
             self.context.learner = LocalHandle(partial(KeptLearner, group.kept))
             self.gone_back = (
                 f"The state of the {'learners' if len(group) > 1 else 'learner'} is that of {group.kept_s:.0f} s ago (iterations lost: "

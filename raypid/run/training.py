@@ -37,9 +37,9 @@ from raypid.run.events import Control, Events, Listener
 from raypid.run.rescue import Fallback, Mark, write_post_mortem
 from raypid.run.resolve import ResolvedRun
 from raypid.runtime.handle import Backend, WorkerLost
-from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalHandle
-from raypid.runtime.supervisor import WorkerGroup
+from raypid.runtime.stateful import StatefulGroup
+from raypid.runtime.supervisor import Group
 from raypid.settings.config import Config, ConfigError, renamed
 from raypid.spaces import brief
 from raypid.storage import checkpoint
@@ -314,7 +314,7 @@ class Training:
         """Go on without what workers had collected for an update, which was lost on its way to the learner.
 
         Raises:
-            WorkersFailed: that happened more than max_restarts times within an hour.
+            RolesFailed: that happened more than max_restarts times within an hour.
         """
         what = "Data on their way between workers and learner were lost."
         self.context.losses.count("fragments", what, error)
@@ -421,7 +421,7 @@ class Training:
 
     def _mark(self) -> None:
         """Let a copy of the learners' state that is asked for from here on know how far the run is."""
-        if isinstance(self.context.learner, LearnerGroup):
+        if isinstance(self.context.learner, StatefulGroup):
             self.context.learner.mark = Mark(self._counters(), tuple(self.rewards), tuple(self.lengths))
 
     def _evaluation_seconds(self, reports: list[Report]) -> float | None:
@@ -568,7 +568,8 @@ class Training:
         path = self._last_save = self._write_checkpoint(folder, score, patience_s)
         replay = self.context.replay
         if replay is not None and (path / checkpoint.REPLAY).is_dir():
-            before, replay.source.saved = replay.source.saved, path / checkpoint.REPLAY
+            before = replay.source.saved
+            replay.source.note_save(path / checkpoint.REPLAY)
             if before is not None and before.parent != path and before.parent.parent == path.parent:
                 checkpoint.remove_replay(before.parent)  # it is large: only the newest checkpoint keeps one
         self.events.emit(Listener.on_checkpoint, path)
@@ -717,7 +718,7 @@ class Training:
         self._loop = self._new_loop()
         self._policy_is_current = False
         self._mark()
-        if isinstance(self.context.learner, LearnerGroup):  # the copy is of what was loaded
+        if isinstance(self.context.learner, StatefulGroup):  # the copy is of what was loaded
             self.context.learner.kept_mark = self.context.learner.mark
 
     def _go_on_from(self, mark: Mark) -> None:
@@ -805,7 +806,7 @@ class Training:
         self.close()
 
 
-def _end(pid: int, evaluations: Evaluations, workers: WorkerGroup[Any, Any], backend: Backend) -> None:
+def _end(pid: int, evaluations: Evaluations, workers: Group[Any, Any], backend: Backend) -> None:
     """End workers, environments and Ray as far as it was started here; in a copy of the process that made them do nothing."""
     if os.getpid() != pid:
         return

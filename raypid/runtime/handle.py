@@ -89,6 +89,11 @@ KIND_NAMES: dict[str, str] = {
     "other": "actor with shared parameters",
 }  # fmt: skip
 """What messages call a role of each kind."""
+LOST_NAMES: dict[str, str] = {
+    "worker": "workers", "learner": "learners", "shard": "shards", "server": "parameter_servers", "evaluator": "workers",
+    "other": "shared_parameters",
+}  # fmt: skip
+"""What lost roles of each kind are counted as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,13 @@ class Place:
 
 
 OTHER = Place("other")
+
+
+def places(
+    kind: Kind, number: int = 1, *, num_cpus: float = 0.0, num_gpus: float = 0.0, node: str | None = None
+) -> list[Place]:
+    """Places of so many roles of a kind that take the same."""
+    return [Place(kind, index, num_cpus, num_gpus, node) for index in range(number)]
 
 
 @dataclass(frozen=True, slots=True)

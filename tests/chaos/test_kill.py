@@ -24,7 +24,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.doctor import diagnose, open_run
 from raypid.run.run import Run, RunOptions
-from raypid.runtime.supervisor import WorkersFailed
+from raypid.runtime.supervisor import RolesFailed
 from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
@@ -75,7 +75,7 @@ def test_an_environment_that_hangs(ray_session: Any, tmp_path: Path) -> None:
 def test_more_losses_than_the_budget(ray_session: Any, tmp_path: Path) -> None:
     config = {"mode": "exit", "worker": 0}
     agent = Agent("PPO", {**RAY, "num_workers": 1, "env_config": config, "max_restarts": 1}, out=tmp_path)
-    with pytest.raises(WorkersFailed, match=r"Worker 0 \(fragile:Fragile\) died in collect\(\).*max_restarts allows 1"):
+    with pytest.raises(RolesFailed, match=r"Worker 0 \(fragile:Fragile\) died in collect\(\).*max_restarts allows 1"):
         drive(agent, 2)
     assert (tmp_path / "errors.txt").read_text().count("Worker 0 (fragile:Fragile) died") >= 2
 

@@ -39,7 +39,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
     def run(*arguments: str) -> str:
         before = contents(tmp_path)
-        monkeypatch.setattr("raypid.runtime.supervisor.WorkerGroup.__init__", _must_not_start)
+        monkeypatch.setattr("raypid.runtime.supervisor.Group.__init__", _must_not_start)
         try:
             code = main(list(map(str, arguments)))
         except SystemExit as error:

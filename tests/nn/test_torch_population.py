@@ -27,7 +27,7 @@ from raypid.plugins.registry import NETWORKS
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.fitness import FitnessRollout
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, WorkerGroup
+from raypid.runtime.supervisor import Losses, Group
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Weights, flat_views
 
@@ -201,7 +201,7 @@ def test_workers_on_ray_play_what_they_play_here(ray_session: Any) -> None:
     for backend in (LocalBackend(), RayBackend()):
         table = backend.put(noise_table(0, 100_000))
         build = partial(FitnessRollout, spec)
-        workers: Any = WorkerGroup(
+        workers: Any = Group(
             backend,
             lambda i, r, build=build, table=table: partial(build, i, r, table),
             2,

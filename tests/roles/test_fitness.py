@@ -29,7 +29,7 @@ from raypid.roles.fitness import FitnessRollout
 from raypid.roles.rollout import RolloutSpec
 from raypid.runtime.handle import WorkerLost
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, WorkerGroup
+from raypid.runtime.supervisor import Losses, Group
 from raypid.settings.config import ModelConfig
 from raypid.types import Weights, concat_fitness
 
@@ -309,7 +309,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
     else:
         roles = LocalBackend()
     spec, table = cartpole().spec, roles.put(NOISE)
-    workers = WorkerGroup(
+    workers = Group(
         roles,
         lambda index, restarts: partial(FitnessRollout, spec, index, restarts, table),
         2,

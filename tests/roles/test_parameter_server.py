@@ -24,8 +24,8 @@ from raypid.run.agent import Agent
 from raypid.runtime.handle import OTHER, ArgumentLost, Place
 from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
-from raypid.runtime.weight_sources import ByReference, ByServers
+from raypid.runtime.supervisor import Losses, Group, RolesFailed
+from raypid.loops.weights import ByReference, ByServers
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Report, Update, Weights
 
@@ -108,7 +108,7 @@ class Nodes(LocalBackend):
 def context(max_restarts: int = 3) -> loops.Context:
     Worker.log = []
     backend = Nodes()
-    workers = WorkerGroup(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, losses=Losses(0))
+    workers = Group(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, losses=Losses(0))
     learner = backend.spawn(Learner)
     factory = partial(ParameterServer, SPEC)
     more = {"timeout_s": 9.0, "losses": Losses(max_restarts)}
@@ -164,7 +164,7 @@ def test_a_lost_server_is_told_and_built_anew_within_the_budget(tmp_path: Path) 
     server = ctx.weights.servers["node 0"].role
     server.pull = server.ready = gone
     with pytest.raises(
-        WorkersFailed, match="A parameter server died. That is loss number 2 within an hour; max_restarts allows 1"
+        RolesFailed, match="A parameter server died. That is loss number 2 within an hour; max_restarts allows 1"
     ):
         next(loop)
 

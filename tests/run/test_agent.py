@@ -20,7 +20,7 @@ from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
-from raypid.runtime.learner_group import LearnersFailed
+from raypid.runtime.supervisor import RolesFailed
 from raypid.runtime.resources import ResourceError
 from raypid.settings.config import ConfigError
 from raypid.storage import checkpoint
@@ -150,9 +150,9 @@ def test_a_lost_learner_of_two_is_rebuilt_until_too_many_are(ray_session: Any, t
         assert (one.flat == two.flat).all() and one.version == 2
         kill(ray_session, learners.handles[0])
         start = time.monotonic()
-        with pytest.raises(LearnersFailed, match=r"Learner 0 of 2 died in update\(\)\. That is loss number 2"):
+        with pytest.raises(RolesFailed, match=r"Learner 0 of 2 died in update\(\)\. That is loss number 2"):
             agent.train()
-        with pytest.raises(LearnersFailed):
+        with pytest.raises(RolesFailed):
             agent.get_weights()
         assert time.monotonic() - start < 20
     with Agent.from_checkpoint(path, num_learners=0) as resumed:

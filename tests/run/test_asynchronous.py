@@ -14,10 +14,10 @@ from patience import wait_until
 
 from raypid.loops import loops
 from raypid.run.agent import Agent
-from raypid.runtime.learner_group import LearnersFailed
+from raypid.runtime.supervisor import RolesFailed
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, WorkerGroup
-from raypid.runtime.weight_sources import ByReference
+from raypid.runtime.supervisor import Losses, Group
+from raypid.loops.weights import ByReference
 from raypid.types import Update
 
 
@@ -27,7 +27,7 @@ def plan(**more: Any) -> loops.AsynchronousPlan:
 
 
 def context(backend: Any, plan: Any, seconds: tuple[float, ...], learner: Any) -> loops.Context:
-    workers = WorkerGroup(
+    workers = Group(
         backend,
         lambda i, r: partial(paced.Worker, i, seconds[i]),
         len(seconds),
@@ -259,7 +259,7 @@ def test_a_learner_process_that_dies_too_often_is_named(call: str, ray_session: 
     with Agent("IMPALA", SMALL, num_workers=1, num_learners=1, max_restarts=0, out=tmp_path) as agent:
         agent.train()
         agent.backend.kill(agent.context.learner.handles[0])  # type: ignore[attr-defined]
-        with pytest.raises(LearnersFailed, match=r"^The learner died in \w+\(\)\. That is loss number 1"):
+        with pytest.raises(RolesFailed, match=r"^The learner died in \w+\(\)\. That is loss number 1"):
             wait_until(lambda: getattr(agent, call)() is None)
 
 

@@ -25,8 +25,8 @@ from raypid.loops import loops
 from raypid.run.distributed import _renamed
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
-from raypid.runtime.supervisor import Losses, WorkerGroup
-from raypid.runtime.weight_sources import ByReference
+from raypid.runtime.supervisor import Losses, Group
+from raypid.loops.weights import ByReference
 from raypid.settings.config import ConfigError
 from raypid.types import Report, Update
 
@@ -420,7 +420,7 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
     learnt: list[int] = []
     most: list[int] = []
     backend = LocalBackend()
-    workers = WorkerGroup(
+    workers = Group(
         backend, lambda i, r: partial(Worker, i), 4, num_cpus=0, timeout_s=10, losses=Losses(0), describe="e"
     )
     plan = loops.AsynchronousPlan(1, 1, 1, 10, lambda timesteps, i: {}, max_parts=max_parts)
@@ -441,7 +441,7 @@ def test_what_is_held_never_exceeds_the_storages(
     num_storages: int, where: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[int] = []
-    start = WorkerGroup.start
+    start = Group.start
 
     def started(group: Any, *args: Any) -> None:
         start(group, *args)
@@ -458,7 +458,7 @@ def test_what_is_held_never_exceeds_the_storages(
 
     queues: list[Queue] = []
     monkeypatch.setattr(loops, "UpdateQueue", Queue)
-    monkeypatch.setattr(WorkerGroup, "start", started)
+    monkeypatch.setattr(Group, "start", started)
     settings = {**SMALL, "num_actors": 2, "num_storages": num_storages, "num_steps": 8}
     with raypid.IMPALAAgent("CartPole-v1", **settings, **where) as agent:
         agent.train(300, eval_interval=0, save_interval=0, **QUIET)

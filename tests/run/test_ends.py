@@ -23,7 +23,7 @@ from raypid.run.agent import Agent
 from raypid.run.run import Run, RunOptions
 from raypid.runtime import supervisor
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.supervisor import Losses, WorkersFailed
+from raypid.runtime.supervisor import Losses, RolesFailed
 from raypid.storage import checkpoint
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "evaluation_interval": 0}
@@ -95,7 +95,7 @@ def test_workers_that_are_lost_or_hang_do_not_hold_the_save(ray_session: Any, tm
     """Worker 0 hangs, then the budget is spent: the save does not wait for it."""
     config = {"mode": "hang", "worker": 0}
     more = {"num_workers": 2, "worker_timeout_s": 2.0, "max_restarts": 0}
-    with pytest.raises(WorkersFailed, match="did not answer within 2 s") as caught:
+    with pytest.raises(RolesFailed, match="did not answer within 2 s") as caught:
         drive(gone_bad(tmp_path, 1, env_config=config, **more), {"training_iteration": 9})
     assert caught.value.saved.startswith("Saved: checkpoint_000001")  # type: ignore[attr-defined]
     state, _ = checkpoint.load_checkpoint(tmp_path / "run" / "checkpoints" / "checkpoint_000001")
@@ -155,7 +155,7 @@ def test_losses_of_an_hour_ago_do_not_count(monkeypatch: pytest.MonkeyPatch) -> 
         losses.count("shards", "lost.", WorkerLost())
         now[0] += 1900.0
     losses.count("shards", "lost.", WorkerLost())
-    with pytest.raises(WorkersFailed, match=r"^lost\. That is loss number 3 within an hour; max_restarts allows 2\.$"):
+    with pytest.raises(RolesFailed, match=r"^lost\. That is loss number 3 within an hour; max_restarts allows 2\.$"):
         [losses.count("shards", "lost.", WorkerLost()) for _ in range(2)]
 
 

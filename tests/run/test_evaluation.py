@@ -19,7 +19,7 @@ from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.run.run import Run, RunOptions
 from raypid.runtime.plan import Node, Roles, plan
-from raypid.runtime.supervisor import WorkersFailed
+from raypid.runtime.supervisor import RolesFailed
 from raypid.settings.config import Config, ConfigError
 
 SMALL = {"num_envs_per_worker": 2, "fragment_length": 30, "batch_size": 32, "seed": 0, "num_threads": 1}
@@ -223,7 +223,7 @@ def test_an_evaluator_that_hangs_is_replaced(ray_session: Any, tmp_path: Path) -
 @pytest.mark.ci_slow
 def test_more_losses_than_the_budget(ray_session: Any) -> None:
     with Agent("PPO", BESIDE, env_config=evaluator_only("exit"), max_restarts=0) as agent:
-        with pytest.raises(WorkersFailed, match=r"Evaluator 0 \(fragile:Fragile\) died in evaluate\(\)"):
+        with pytest.raises(RolesFailed, match=r"Evaluator 0 \(fragile:Fragile\) died in evaluate\(\)"):
             train_until(agent, lambda r: False)
 
 

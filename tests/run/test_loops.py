@@ -10,8 +10,8 @@ import pytest
 
 from raypid.loops import loops
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, WorkerGroup
-from raypid.runtime.weight_sources import ByReference
+from raypid.runtime.supervisor import Losses, Group
+from raypid.loops.weights import ByReference
 from raypid.types import Report
 
 
@@ -45,7 +45,7 @@ class Learner:
 def context() -> loops.Context:
     Worker.log = []
     backend = LocalBackend()
-    workers = WorkerGroup(
+    workers = Group(
         backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=10, losses=Losses(0), describe="e"
     )
     learner = backend.spawn(Learner)

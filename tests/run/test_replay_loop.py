@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from patience import wait_until
 
-from raypid.loops.sources import ShardsFailed
+from raypid.loops.sources import RolesFailed
 from raypid.nn.policy import load_policy
 from raypid.plugins.registry import ALGORITHMS
 from raypid.replay.base import Replay
@@ -423,7 +423,7 @@ def test_a_shard_killed_once_too_often_ends_the_run_with_its_name(num_learners: 
     with Agent("DQN", SHARDED, num_learners=num_learners, max_restarts=0) as agent:
         history(agent, 2)
         kill(ray_session, shards_of(agent)[1])
-        with pytest.raises(ShardsFailed, match=r"Replay shard 1 of 2 died in .*\(\)\. That is loss number 1"):
+        with pytest.raises(RolesFailed, match=r"Replay shard 1 of 2 died in .*\(\)\. That is loss number 1"):
             history(agent, 5)
 
 

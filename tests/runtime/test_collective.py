@@ -20,7 +20,7 @@ from raypid.roles.learner import Learner
 from raypid.runtime import collective
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.learner_group import split
+from raypid.runtime.supervisor import split
 from raypid.settings.config import ModelConfig
 
 F = np.float32

@@ -11,7 +11,7 @@ import pytest
 from raypid.errors import Diverged
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import ArgumentLost, WorkerLost
-from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, LearnerRole, LearnersFailed, split
+from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, LearnerRole, RolesFailed, split
 from raypid.runtime.supervisor import Losses
 from raypid.types import LearnerCopy, Update
 
@@ -118,11 +118,11 @@ def test_fragments_go_to_their_learner_in_worker_order() -> None:
 @pytest.mark.parametrize(
     ("script", "error", "words"),
     [
-        ([CollectiveLost("x"), WorkerLost("ray says")], LearnersFailed, r"Learner 1 of 2 died in update\(\)"),
-        ([WorkerLost("ray says"), None], LearnersFailed, r"Learner 0 of 2 died in update\(\)"),
-        ([CollectiveLost("x"), 5, None], LearnersFailed, r"Learner 2 of 3 did not answer within 300 s in update\(\)"),
-        ([WorkerLost("ray says")], LearnersFailed, r"The learner died in update\(\)\. That is loss number 1 within"),
-        ([CollectiveLost("x"), CollectiveLost("y")], LearnersFailed, "The learners lost their connection"),
+        ([CollectiveLost("x"), WorkerLost("ray says")], RolesFailed, r"Learner 1 of 2 died in update\(\)"),
+        ([WorkerLost("ray says"), None], RolesFailed, r"Learner 0 of 2 died in update\(\)"),
+        ([CollectiveLost("x"), 5, None], RolesFailed, r"Learner 2 of 3 did not answer within 300 s in update\(\)"),
+        ([WorkerLost("ray says")], RolesFailed, r"The learner died in update\(\)\. That is loss number 1 within"),
+        ([CollectiveLost("x"), CollectiveLost("y")], RolesFailed, "The learners lost their connection"),
         ([CollectiveLost("x"), FloatingPointError("diverged")], FloatingPointError, "diverged"),
         ([None, FloatingPointError("diverged")], FloatingPointError, "diverged"),
     ],
@@ -149,9 +149,9 @@ def test_one_learner_is_called_and_named() -> None:
     assert learners.backend.calls == [(0, "learn", ("a", "b", how)), (1, "learn", ("c", "d", how))]
     assert (done.results(), done.result()) == ({0: 10, 1: 11}, 10)
     lost = group([10, WorkerLost("ray says")])
-    with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
+    with pytest.raises(RolesFailed, match=r"Learner 1 of 2 died in update\(\)"):
         lost.submit_to(1, LearnerRole.update).result()
-    with pytest.raises(LearnersFailed, match="Learner 1 of 2"):
+    with pytest.raises(RolesFailed, match="Learner 1 of 2"):
         lost.submit_to(0, LearnerRole.update).result()
 
 

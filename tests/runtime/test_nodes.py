@@ -19,7 +19,7 @@ from raypid.run.evaluation import EvaluatorGroup, InWorker
 from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
 from raypid.runtime.local import Failed, LocalBackend
 from raypid.runtime.nodes import Line, NodeState, Watch, knock, numbers_text, roles_text
-from raypid.runtime.supervisor import Losses, WorkerGroup
+from raypid.runtime.supervisor import Losses, Group
 from raypid.settings.config import Config
 
 
@@ -214,7 +214,7 @@ class Cluster(LocalBackend):
 def cluster() -> tuple[Cluster, Any, list[str]]:
     backend, told = Cluster(), list[str]()
     build = lambda index, restarts: partial(Role, index, restarts)  # noqa: E731
-    workers: Any = WorkerGroup(backend, build, 4, num_cpus=1, timeout_s=5, losses=Losses(0))
+    workers: Any = Group(backend, build, 4, num_cpus=1, timeout_s=5, losses=Losses(0))
     workers.losses.tell = told.append
     return backend, workers, told
 

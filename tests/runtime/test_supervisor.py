@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raypid.runtime.handle import WorkerLost
-from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
+from raypid.runtime.supervisor import Losses, Group, RolesFailed
 
 CALL = "collect()"
 Script = Callable[[int, int, str], Any]
@@ -78,8 +78,8 @@ class Role:
     def state_dict(self) -> Any: ...
 
 
-def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s: float = 5.0) -> WorkerGroup[Any, str]:
-    return WorkerGroup(
+def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s: float = 5.0) -> Group[Any, str]:
+    return Group(
         ScriptedBackend(script),  # type: ignore[arg-type]
         lambda index, restarts: lambda: (index, restarts),
         num_workers,
@@ -124,7 +124,7 @@ def test_the_budget_is_for_all_workers_together() -> None:
     assert workers.call_all(Role.collect) == [0, 1, 2]
     workers = group(lambda i, r, m: WorkerLost("gone") if r < 1 else i, max_restarts=2)
     with pytest.raises(
-        WorkersFailed,
+        RolesFailed,
         match=r"Worker 2 \(Walker\) on 10\.0\.0\.3 \(abc\) died in collect\(\).*number 3 within an hour; max_restarts allows 2",
     ):
         workers.call_all(Role.collect)
@@ -132,7 +132,7 @@ def test_the_budget_is_for_all_workers_together() -> None:
 
 def test_a_worker_that_always_hangs_names_the_setting() -> None:
     workers = group(lambda i, r, m: TimeoutError(), max_restarts=0)
-    with pytest.raises(WorkersFailed, match=r"did not answer within 5 s in collect\(\).*worker_timeout_s"):
+    with pytest.raises(RolesFailed, match=r"did not answer within 5 s in collect\(\).*worker_timeout_s"):
         workers.call_all(Role.collect)
 
 
