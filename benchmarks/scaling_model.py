@@ -23,9 +23,10 @@ from flags import positive, several, whole
 from reporting import markdown, save
 
 from raypid.loops.loops import AsynchronousPlan, Context, asynchronous
-from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
-from raypid.runtime.supervisor import Group
 from raypid.loops.weights import ByReference
+from raypid.runtime.handle import places
+from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
+from raypid.runtime.supervisor import Group, Losses
 from raypid.types import Report, Trajectory, Update, Weights, concat_trajectories
 
 NUM_ACTORS = 4
@@ -104,7 +105,11 @@ def fragment_of(kind: str) -> Trajectory:
 def driver_of(backend: Any, num_workers: int, seconds: float, fragment_s: float) -> dict[str, float]:
     """CPU and wall seconds of the driver for each call, with `num_workers`; an update takes 8 calls, or an eighth of all."""
     workers = Group(
-        backend, lambda i, _: partial(Sleeper, i, fragment_s), num_workers, num_cpus=0, timeout_s=300, max_restarts=0
+        backend,
+        lambda i, _: partial(Sleeper, i, fragment_s),
+        places("worker", num_workers),
+        timeout_s=300,
+        losses=Losses(0),
     )
     plan = AsynchronousPlan(max(8, num_workers // 8), 1, 2, 64 * num_workers, lambda steps, index: {})
     learner = backend.here(NoLearner)

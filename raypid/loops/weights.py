@@ -88,6 +88,8 @@ class ByServers(ByReference):
     def start(self, weights: Future[Weights]) -> None:
         self._generation = -1
         super().start(weights)
+        for index, counts in self.servers.call_each(ParameterServer.metrics).items():  # they are up
+            self._counts[index] = counts
 
     def publish(self, weights: Future[Weights]) -> None:
         super().publish(weights)

@@ -279,9 +279,7 @@ class _Builder:
         servers = [self.plan.place("server", i).node for i in range(len(self.plan.at["server"]))]
         nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
         factory = partial(ParameterServer, self.spec.network)
-        return ByServers(
-            backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses
-        )
+        return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses)
 
 
 def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str:

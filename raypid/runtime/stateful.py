@@ -199,7 +199,7 @@ class StatefulGroup(Group[Any, Any]):
                 self._rebuild([], call.name, gone)
             raise gone
         deaths = [index for index, error in errors.items() if _is_death(error)]
-        cause = next((errors[index] for index in deaths or errors), TimeoutError())
+        cause = errors[deaths[0]] if deaths else TimeoutError() if late else next(iter(errors.values()))
         self._rebuild(deaths or late, call.name, cause)
         if not call.rule.repeats:
             self._under_way = None

@@ -18,8 +18,8 @@ from raypid.errors import UserError
 from raypid.run import placement
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve
-from raypid.runtime.learner_group import LearnerGroup
 from raypid.runtime.ray import ray
+from raypid.runtime.stateful import StatefulGroup
 from raypid.settings.config import Given
 from raypid.settings.request import RunRequest
 
@@ -49,10 +49,10 @@ def real(agent: Agent) -> dict[str, Counter[str]]:
     learner, replay = context.learner, context.replay
     found = {
         "worker": context.workers.handles,
-        "learner": learner.handles if isinstance(learner, LearnerGroup) else [],
+        "learner": learner.handles if isinstance(learner, StatefulGroup) else [],
         "shard": replay.source.buffers if replay and getattr(agent.config, "num_replay_shards", 0) else [],
         "server": list(getattr(context.weights, "servers", {}).values()),
-        "other": [replay.source.shared] if replay and hasattr(replay.source, "shared") else [],
+        "other": replay.source.shared.handles if replay and hasattr(replay.source, "shared") else [],
         "evaluator": agent.evaluations.beside._group.handles
         if agent.evaluations.beside and agent.evaluations.beside._group
         else [],

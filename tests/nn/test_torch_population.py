@@ -26,8 +26,9 @@ from raypid.ops.evolution import noise_table
 from raypid.plugins.registry import NETWORKS
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.fitness import FitnessRollout
+from raypid.runtime.handle import places
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, Group
+from raypid.runtime.supervisor import Group, Losses
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Weights, flat_views
 
@@ -204,8 +205,7 @@ def test_workers_on_ray_play_what_they_play_here(ray_session: Any) -> None:
         workers: Any = Group(
             backend,
             lambda i, r, build=build, table=table: partial(build, i, r, table),
-            2,
-            num_cpus=1,
+            places("worker", 2, num_cpus=1),
             timeout_s=60,
             losses=Losses(0),
         )

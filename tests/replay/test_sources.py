@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from raypid.loops.sources import AsynchronousLearners, Filling, ShardedReplay
+from raypid.loops.sources import AsynchronousLearners, ShardedReplay
 from raypid.plugins.registry import ALGORITHMS
-from raypid.runtime.handle import ArgumentLost, Place
-from raypid.runtime.local import Failed, LocalBackend, LocalHandle, Value
+from raypid.runtime.handle import ArgumentLost, Place, places
+from raypid.runtime.local import LocalBackend, LocalHandle, Value
+from raypid.runtime.stateful import StatefulGroup
 from raypid.runtime.supervisor import Losses
+from raypid.types import LearnerCopy
 
 
 class Unfinished(LocalBackend):
@@ -51,31 +52,34 @@ def test_a_fragment_goes_to_its_shard_while_another_one_is_being_filled() -> Non
     )
     build = lambda index: partial(Buffer, index)  # noqa: E731
     learner, planned = LocalHandle(partial(Buffer, 0)), Crossed()
-    source = ShardedReplay(backend, learner, config, Losses(5), build, planned)  # type: ignore[arg-type]
+    source = ShardedReplay(backend, learner, config, Losses(5), build, planned, most_kept=9)  # type: ignore[arg-type]
     loading = Value(0)
     backend.pending.append(loading)
-    source._loading[1] = Filling("Shard 1 died.", 7, source._filling(1, 7), loading, deque())
+    source._held[1] = 7
+    source.shards.handles[1].ready = loading  # type: ignore[misc]
+    source._revived([1], "Shard 1 died.")
     source.insert(1, Value(None))  # type: ignore[arg-type]
     source.insert(0, Value(None))  # type: ignore[arg-type]
     first, second = (shard.role.workers for shard in source.buffers)  # type: ignore[attr-defined]
     assert (first, second) == ([1], []) and not source.holds(1)
     backend.pending.clear()
-    source.settle(1)
-    assert second == [0] and source.holds(1) and source.losses.counts["replay_rows"] == 7
+    source.settle([1])
+    assert second == [0] and source.holds(1) and source.losses.counts["replay_rows"] == 6
 
 
-class Learners:
-    """Two that have begun with parameters that are lost."""
+class Learner:
+    """One that has begun with parameters that are lost."""
 
-    def __init__(self) -> None:
-        self.handles = [LocalHandle(object)] * 2
-        self.timeout_s = 1.0
+    def parameters(self) -> str:
+        return "parameters"
 
-    def __len__(self) -> int:
-        return 2
+    def copied(self) -> LearnerCopy:
+        return LearnerCopy(0, {}, None)  # type: ignore[arg-type]
 
-    def submit_to(self, rank: int, method: Any, *args: object) -> Any:
-        return Value("parameters")
+    def take_over(self, copy: object) -> None: ...
+
+    def learn_from(self) -> Any:
+        raise ArgumentLost("gone")
 
 
 class Shared:
@@ -84,10 +88,10 @@ class Shared:
 
 def test_shared_parameters_that_are_lost_are_built_anew_once_however_many_learners_find_it() -> None:
     config, losses = ALGORITHMS.get("DQN").Config(env="x"), Losses(5)
-    source = AsynchronousLearners(LocalBackend(), Learners(), config, losses, Shared, Place("other"))  # type: ignore[arg-type]
-    source._running = {
-        rank: (source.shared, Failed(ArgumentLost("gone")), Failed(ArgumentLost("gone"))) for rank in (0, 1)
-    }
+    backend = LocalBackend()
+    learners = StatefulGroup(backend, lambda rank, restarts: Learner, places("learner", 2), start_s=9, meet=False)
+    source = AsynchronousLearners(backend, learners, config, losses, Shared, Place("other"))
+    source._running = {rank: (0, learners.ask(rank, Learner.learn_from, pair=True)) for rank in (0, 1)}
     for rank in (0, 1):
         source._end(rank)
     assert losses.counts["shared_parameters"] == 1

@@ -80,7 +80,7 @@ def source_of(num: int, kind: Callable[..., Replay], backend: Any = None) -> Any
     )  # fmt: skip
     build = lambda index: partial(kind, SPEC, index)  # noqa: E731
     learner = LocalHandle(lambda: None)
-    source: Any = ShardedReplay(backend or LocalBackend(), learner, config, Losses(5), build, Lines(num))  # type: ignore[arg-type]
+    source: Any = ShardedReplay(backend or LocalBackend(), learner, config, Losses(5), build, Lines(num), most_kept=99)  # type: ignore[arg-type]
     source.losses.told = []
     source.losses.tell = source.losses.told.append
     return source
@@ -192,7 +192,7 @@ class Steps(LocalBackend):
 
 
 def lose(source: Any, index: int) -> None:
-    source.rebuild(index, source.buffers[index], "sample()", WorkerLost("gone"))
+    source.shards.lose(index, "sample()", WorkerLost("gone"))
 
 
 @pytest.mark.parametrize("kind", [Blind, PrioritizedReplay])
@@ -202,7 +202,7 @@ def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(kind: Any, tmp_
     fill(source, worlds, 8)
     saved = tmp_path / "checkpoint_000003" / "replay"
     source.save(saved, None)
-    source.saved = saved
+    source.note_save(saved)
     like = copy.deepcopy(replays(source)[1])
     held = source._rows(1)
     backend.ready = False
@@ -215,11 +215,8 @@ def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(kind: Any, tmp_
     source.save(tmp_path / "next", saved)  # nobody waits for the shard: its part is that of the last save
     assert files_of(tmp_path / "next" / "shard_1") == before
     backend.ready = True
-    polls = 0
     while source._loading:
-        polls += 1
         source.holds(1)
-    assert polls >= (8 if kind is Blind else 2)  # each goes one step further, and waits for nothing
     for fragment in came:
         like.add(1, fragment)
     newest = replays(source)[1]
@@ -232,9 +229,9 @@ def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(kind: Any, tmp_
 def test_a_save_that_is_gone_is_not_called_damaged(tmp_path: Path) -> None:
     source = source_of(2, Blind)
     fill(source, worlds_of(2), 4)
-    source.saved = tmp_path / "checkpoint_000003" / "replay"
+    source.note_save(tmp_path / "checkpoint_000003" / "replay")
     lose(source, 1)
-    source.settle(1)
+    source.settle([1])
     (said,) = source.losses.told
     assert f"Its save cannot be read (There is no replay buffer in {source.saved}.)" in said and "damaged" not in said
     assert source.losses.counts["replay_rows"] > 0 and replays(source)[1].count == 0

@@ -27,9 +27,9 @@ from raypid.ops.normalizer import moments_of
 from raypid.roles import acting, fitness
 from raypid.roles.fitness import FitnessRollout
 from raypid.roles.rollout import RolloutSpec
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import WorkerLost, places
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, Group
+from raypid.runtime.supervisor import Group, Losses
 from raypid.settings.config import ModelConfig
 from raypid.types import Weights, concat_fitness
 
@@ -312,8 +312,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
     workers = Group(
         roles,
         lambda index, restarts: partial(FitnessRollout, spec, index, restarts, table),
-        2,
-        num_cpus=1,
+        places("worker", 2, num_cpus=1),
         timeout_s=60,
         losses=Losses(2),
     )

@@ -17,15 +17,15 @@ from patience import PATIENCE_S
 
 import raypid
 from raypid.loops import loops
+from raypid.loops.weights import ByReference, ByServers
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.parameter_server import ParameterServer
 from raypid.run.agent import Agent
-from raypid.runtime.handle import OTHER, ArgumentLost, Place
-from raypid.runtime.learner_group import LearnerGroup
+from raypid.runtime.handle import OTHER, ArgumentLost, Place, WorkerLost, places
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, Group, RolesFailed
-from raypid.loops.weights import ByReference, ByServers
+from raypid.runtime.stateful import StatefulGroup
+from raypid.runtime.supervisor import Group, Losses, RolesFailed
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Report, Update, Weights
 
@@ -108,7 +108,7 @@ class Nodes(LocalBackend):
 def context(max_restarts: int = 3) -> loops.Context:
     Worker.log = []
     backend = Nodes()
-    workers = Group(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, losses=Losses(0))
+    workers = Group(backend, lambda i, r: partial(Worker, i), places("worker", 3), timeout_s=9, losses=Losses(0))
     learner = backend.spawn(Learner)
     factory = partial(ParameterServer, SPEC)
     more = {"timeout_s": 9.0, "losses": Losses(max_restarts)}
@@ -134,7 +134,7 @@ def test_workers_pull_from_the_server_of_their_node() -> None:
 def test_learners_that_go_back_are_followed() -> None:
     """A learner that is built anew goes on from a copy of its state, which may be older than what was published last."""
     ctx = context()
-    group = LearnerGroup(ctx.backend, lambda rank: Learner, 1, num_cpus=0, num_gpus=0, start_s=9)
+    group = StatefulGroup(ctx.backend, lambda rank, restarts: Learner, places("learner"), start_s=9)
     servers = ByServers(ctx.backend, group, partial(ParameterServer, SPEC), ["node 0"], timeout_s=9.0, losses=Losses(9))
     for version in (5, 6):
         servers.publish(ctx.backend.put(weights(version)))
@@ -147,24 +147,29 @@ def test_learners_that_go_back_are_followed() -> None:
 
 def test_a_lost_server_is_told_and_built_anew_within_the_budget(tmp_path: Path) -> None:
     ctx, told = context(max_restarts=1), list[str]()
-    ctx.weights.losses.tell, ctx.weights.losses.errors.folder = told.append, tmp_path
+    servers = ctx.weights.servers
+    servers.losses.tell, servers.losses.errors.folder = told.append, tmp_path
     loop = loops.sync(ctx)
     next(loop)
 
-    def gone() -> Any:
+    def pull() -> Any:
         raise ArgumentLost("the server died")
 
-    server = ctx.weights.servers["node 0"].role
-    server.pull = server.ready = gone
+    def metrics() -> Any:
+        raise WorkerLost("the server died")
+
+    server = servers.handles[0].role
+    server.pull, server.metrics = pull, metrics
     next(loop)
-    assert ctx.weights.losses.counts["parameter_servers"] == 1 and not ctx.losses.counts["workers"]
-    assert told == ["A parameter server died. Another one has the newest weights."]
-    assert "A parameter server died.\nthe server died" in (tmp_path / "errors.txt").read_text()
+    assert servers.losses.counts["parameter_servers"] == 1 and not ctx.losses.counts["workers"]
+    assert told == ["Parameter server 0 of 2 died in metrics(). Another one has the newest weights."]
+    assert "Parameter server 0 of 2 died in metrics().\nthe server died" in (tmp_path / "errors.txt").read_text()
     assert Worker.log[3:] == [(1, 5), (0, 5), (2, 5)]
-    server = ctx.weights.servers["node 0"].role
-    server.pull = server.ready = gone
+    server = servers.handles[0].role
+    server.pull, server.metrics = pull, metrics
     with pytest.raises(
-        RolesFailed, match="A parameter server died. That is loss number 2 within an hour; max_restarts allows 1"
+        RolesFailed,
+        match=r"Parameter server 0 of 2 died in metrics\(\)\. That is loss number 2 within an hour; max_restarts allows 1",
     ):
         next(loop)
 
@@ -205,7 +210,7 @@ def test_a_run_with_a_server_has_the_numbers_of_one_without(ray_session: Any, tm
         path = agent.save()
         server = agent.context.weights.servers
         assert len(server) == 1
-        os.kill(pid_of(ray_session, *server.values()), signal.SIGKILL)
+        os.kill(pid_of(ray_session, *server.handles), signal.SIGKILL)
         agent.train()
         result = agent.train()
         assert (result["lost/parameter_servers"], result["lost/workers"], result["lost/timeouts"]) == (1, 0, 0)
@@ -228,7 +233,7 @@ def test_a_replay_run_and_its_evaluator_pull(ray_session: Any) -> None:
             result = agent.train()
             played += [v for name, v in result.items() if name == "evaluation/weights_version"]
             if k == 3:
-                os.kill(pid_of(ray_session, *agent.context.weights.servers.values()), signal.SIGKILL)
+                os.kill(pid_of(ray_session, *agent.context.weights.servers.handles), signal.SIGKILL)
             if k > 8 and played and played[-1] > 10:
                 break
         assert result["lost/parameter_servers"] == 1 and result["lost/workers"] == result["lost/evaluators"] == 0

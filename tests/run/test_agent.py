@@ -20,8 +20,8 @@ from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
-from raypid.runtime.supervisor import RolesFailed
 from raypid.runtime.resources import ResourceError
+from raypid.runtime.supervisor import RolesFailed
 from raypid.settings.config import ConfigError
 from raypid.storage import checkpoint
 

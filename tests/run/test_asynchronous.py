@@ -13,11 +13,11 @@ import pytest
 from patience import wait_until
 
 from raypid.loops import loops
-from raypid.run.agent import Agent
-from raypid.runtime.supervisor import RolesFailed
-from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, Group
 from raypid.loops.weights import ByReference
+from raypid.run.agent import Agent
+from raypid.runtime.handle import places
+from raypid.runtime.local import LocalBackend
+from raypid.runtime.supervisor import Group, Losses, RolesFailed
 from raypid.types import Update
 
 
@@ -30,8 +30,7 @@ def context(backend: Any, plan: Any, seconds: tuple[float, ...], learner: Any) -
     workers = Group(
         backend,
         lambda i, r: partial(paced.Worker, i, seconds[i]),
-        len(seconds),
-        num_cpus=0,
+        places("worker", len(seconds)),
         timeout_s=60,
         losses=Losses(0),
     )

@@ -22,11 +22,12 @@ import raypid
 from raypid.envs import EnvError
 from raypid.errors import UserError
 from raypid.loops import loops
+from raypid.loops.weights import ByReference
 from raypid.run.distributed import _renamed
+from raypid.runtime.handle import places
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
-from raypid.runtime.supervisor import Losses, Group
-from raypid.loops.weights import ByReference
+from raypid.runtime.supervisor import Group, Losses
 from raypid.settings.config import ConfigError
 from raypid.types import Report, Update
 
@@ -421,7 +422,7 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
     most: list[int] = []
     backend = LocalBackend()
     workers = Group(
-        backend, lambda i, r: partial(Worker, i), 4, num_cpus=0, timeout_s=10, losses=Losses(0), describe="e"
+        backend, lambda i, r: partial(Worker, i), places("worker", 4), timeout_s=10, losses=Losses(0), describe="e"
     )
     plan = loops.AsynchronousPlan(1, 1, 1, 10, lambda timesteps, i: {}, max_parts=max_parts)
     learner = backend.spawn(Learner)

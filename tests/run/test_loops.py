@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from raypid.loops import loops
-from raypid.runtime.local import LocalBackend
-from raypid.runtime.supervisor import Losses, Group
 from raypid.loops.weights import ByReference
+from raypid.runtime.handle import places
+from raypid.runtime.local import LocalBackend
+from raypid.runtime.supervisor import Group, Losses
 from raypid.types import Report
 
 
@@ -46,7 +47,7 @@ def context() -> loops.Context:
     Worker.log = []
     backend = LocalBackend()
     workers = Group(
-        backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=10, losses=Losses(0), describe="e"
+        backend, lambda i, r: partial(Worker, i), places("worker", 3), timeout_s=10, losses=Losses(0), describe="e"
     )
     learner = backend.spawn(Learner)
     return loops.Context(backend, workers, learner, ByReference(backend, learner))

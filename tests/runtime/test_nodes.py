@@ -15,11 +15,11 @@ from patience import wait_until
 
 from raypid.errors import Halted
 from raypid.loops.loops import Context
-from raypid.run.evaluation import EvaluatorGroup, InWorker
-from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
+from raypid.run.evaluation import InWorker
+from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost, places
 from raypid.runtime.local import Failed, LocalBackend
 from raypid.runtime.nodes import Line, NodeState, Watch, knock, numbers_text, roles_text
-from raypid.runtime.supervisor import Losses, Group
+from raypid.runtime.supervisor import Group, Losses
 from raypid.settings.config import Config
 
 
@@ -214,7 +214,9 @@ class Cluster(LocalBackend):
 def cluster() -> tuple[Cluster, Any, list[str]]:
     backend, told = Cluster(), list[str]()
     build = lambda index, restarts: partial(Role, index, restarts)  # noqa: E731
-    workers: Any = Group(backend, build, 4, num_cpus=1, timeout_s=5, losses=Losses(0))
+    workers: Any = Group(
+        backend, build, places("worker", 4, num_cpus=1), timeout_s=5, losses=Losses(0), elastic=True, told_of_nodes=True
+    )
     workers.losses.tell = told.append
     return backend, workers, told
 
@@ -238,8 +240,12 @@ def test_workers_of_a_lost_node_are_absent_until_there_is_room() -> None:
 
 def test_the_evaluator_leaves_the_news_of_lost_nodes_to_the_workers() -> None:
     backend, workers, told = cluster()
-    evaluator: Any = EvaluatorGroup(
-        backend, lambda index, restarts: partial(Role, index, restarts), 1, num_cpus=0, timeout_s=5, losses=Losses(0)
+    evaluator: Any = Group(
+        backend,
+        lambda index, restarts: partial(Role, index, restarts),
+        places("evaluator"),
+        timeout_s=5,
+        losses=Losses(0),
     )
     backend.lose(workers, 1)
     assert evaluator.call_all(Role.collect) == ["0 0"] and evaluator.finished(0.0) == []
@@ -249,8 +255,8 @@ def test_the_evaluator_leaves_the_news_of_lost_nodes_to_the_workers() -> None:
 def test_a_worker_that_is_built_anew_is_not_blamed_for_the_evaluation_that_was_lost_with_its_node() -> None:
     backend, workers, _ = cluster()
     inline = InWorker(Config(), Context(backend, workers, None, None), None)  # type: ignore[arg-type]
-    inline._call, inline._worker, inline._handle = Failed(WorkerLost("gone")), 1, workers.handles[1]
-    inline._deadline = time.monotonic() + 60
+    inline._call = workers.ask(1, Role.collect)
+    inline._call.firsts[1] = Failed(WorkerLost("gone"))
     backend.lose(workers, 1)
     backend.room = True
     assert inline.result() is None and not inline.busy

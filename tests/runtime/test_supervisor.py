@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raypid.runtime.handle import WorkerLost
-from raypid.runtime.supervisor import Losses, Group, RolesFailed
+from raypid.runtime.handle import WorkerLost, places
+from raypid.runtime.supervisor import Group, Losses, RolesFailed
 
 CALL = "collect()"
 Script = Callable[[int, int, str], Any]
@@ -21,19 +22,18 @@ class ScriptedBackend:
     name = "scripted"
 
     def __init__(self, script: Script) -> None:
-        self.script, self.killed, self.timeouts = script, [], []
+        self.script, self.killed, self.up = script, [], True
 
     def spawn(self, factory: Any, place: Any = None) -> Any:
         return ScriptedHandle(self, *factory())
 
     def get(self, future: Any, timeout: float | None = None) -> Any:
-        self.timeouts.append(timeout)
         if isinstance(future, Exception):
             raise future
         return future
 
     def wait(self, futures: Any, num: int = 1, timeout: float | None = None) -> Any:
-        return list(futures), []
+        return (list(futures), []) if self.up else ([], list(futures))
 
     def has_room(self, place: Any) -> bool:
         return True
@@ -82,8 +82,7 @@ def group(script: Script, num_workers: int = 3, max_restarts: int = 2, timeout_s
     return Group(
         ScriptedBackend(script),  # type: ignore[arg-type]
         lambda index, restarts: lambda: (index, restarts),
-        num_workers,
-        num_cpus=1,
+        places("worker", num_workers, num_cpus=1),
         timeout_s=timeout_s,
         losses=Losses(max_restarts),
         describe="Walker",
@@ -145,10 +144,11 @@ def test_other_errors_are_not_mended() -> None:
 
 def test_the_start_of_a_process_is_not_the_calls_time() -> None:
     workers = group(lambda i, r, m: i, num_workers=1, timeout_s=1.0)
-    workers.call_all(Role.collect)
-    workers.call_all(Role.collect)
-    ready, first, second = workers.backend.timeouts  # type: ignore[attr-defined]
-    assert ready >= 30 and first <= 1.0 and second <= 1.0
+    workers.backend.up = False  # type: ignore[attr-defined]
+    call = workers.ask(0, Role.collect)
+    assert call.deadline - time.monotonic() > 30
+    workers.backend.up = True  # type: ignore[attr-defined]
+    assert call.deadline - time.monotonic() <= 1.0
 
 
 def test_a_worker_that_is_lost_with_calls_under_way_is_lost_once() -> None:
@@ -159,7 +159,7 @@ def test_a_worker_that_is_lost_with_calls_under_way_is_lost_once() -> None:
             workers.start(i, Role.collect)
     assert workers.call_all(Role.state_dict) == [("state_dict", 0, 0), ("state_dict", 1, 1), ("state_dict", 2, 0)]
     assert [workers.running(i) for i in range(3)] == [2, 0, 2]
-    assert [i for i, _ in workers.finished(0.0)] == [0, 2, 0, 2]
+    assert [i for i, _ in workers.finished(0.0)] == [0, 0, 2, 2]
     assert workers.losses.counts == {"workers": 1} and workers.backend.killed == [gone]  # type: ignore[attr-defined]
 
 
@@ -168,6 +168,5 @@ def test_a_call_behind_others_has_their_time_too() -> None:
     workers.call_all(Role.ready)
     workers.start(1, Role.collect)
     workers.start(1, Role.collect)
-    workers.backend.timeouts.clear()  # type: ignore[attr-defined]
-    workers.call_all(Role.state_dict)
-    assert workers.backend.timeouts == [pytest.approx(1000, abs=90), pytest.approx(3000, abs=90)]  # type: ignore[attr-defined]
+    asked = [workers.ask(i, Role.state_dict).deadline - time.monotonic() for i in (0, 1)]
+    assert asked == [pytest.approx(1000, abs=90), pytest.approx(3000, abs=90)]
