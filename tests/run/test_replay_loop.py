@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from patience import wait_until
 
-from raypid.loops.sources import RolesFailed
 from raypid.nn.policy import load_policy
 from raypid.plugins.registry import ALGORITHMS
 from raypid.replay.base import Replay
@@ -24,6 +23,7 @@ from raypid.replay.disk import ReplayDamaged
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.run.resolve import resolve_config
+from raypid.runtime.supervisor import RolesFailed
 from raypid.types import tree_map
 
 SMALL = {
