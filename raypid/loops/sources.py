@@ -27,8 +27,10 @@ from raypid.replay.disk import (
     shown_to_all,
     write_rows,
 )
+from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import Learnt, SharedParameters
-from raypid.roles.replay_learner import ReplayLearner, ShardLearner
+from raypid.roles.replay import Replay as Shard
+from raypid.roles.replay_learner import ReplayLearner
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, Together
 from raypid.runtime.local import LocalFuture
@@ -86,12 +88,9 @@ class ReplaySource:
 
     # -- what differs between sources ----------------------------------------------------------------------------------
 
-    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
-        """Do that many updates with rewards times `reward_factor`; returns the number that was done, and the new weights. None are done
-        where rows were lost."""
-        done, weights = self.learner.submit_parts(
-            ReplayLearner.learn, timesteps=timesteps, num_updates=num_updates, reward_factor=reward_factor
-        )
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
+        """Do that many updates ; returns the number that was done, and the new weights. None are done where rows were lost."""
+        done, weights = self.learner.submit_parts(ReplayLearner.learn_from_replay, timesteps, num_updates)
         try:
             return self.backend.get(done), weights
         except LearnerRebuilt:
@@ -332,14 +331,14 @@ class AsynchronousLearners(LearnersReplay):
         self._done = 0
         """Updates of single learners that `learn` has not reported yet."""
 
-    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         self._share()
         self.learners.keep_copy()
         for rank in range(len(self.learners)):
             if rank not in self._running and rank not in self._refilling:
                 newest = self.shared.submit(SharedParameters.newest)
-                how = {"timesteps": timesteps, "num_updates": num_updates, "reward_factor": reward_factor}
-                call = self.learners.submit_parts_to(rank, ReplayLearner.learn_from, newest, **how)
+                given = (newest, timesteps, num_updates)
+                call = self.learners.submit_parts_to(rank, ReplayLearner.learn_from, *given)
                 self._running[rank] = self.shared, *call
         self._wait()
         num, self._done = divmod(self._done, len(self.learners))
@@ -474,11 +473,6 @@ class ShardedReplay(ReplaySource):
     def forget(self) -> None:
         self._ahead.clear()
 
-    def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
-        super().insert(worker, fragment)
-        if self.config.normalize_observations:
-            self.learner.submit(ShardLearner.seen, fragment)
-
     def _add(self, index: int, worker: int, fragment: Future[Trajectory]) -> None:
         if index in self._loading:  # nobody waits until it stands
             self._loading[index].fragments.append((worker, fragment))
@@ -494,30 +488,28 @@ class ShardedReplay(ReplaySource):
             return 0
         return super()._rows(index)
 
-    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while True:
             if len(self._refilling) == len(self.buffers):
                 self.emptied = True
-                return 0, self.learner.submit(ShardLearner.weights)
+                return 0, self.learner.submit(Learner.weights)
             while len(self._ahead) < _AHEAD:
-                self._ahead.append(self._drawn(self.config.beta_at(timesteps)))
+                self._ahead.append(self._drawn(timesteps))
             draws = self._ahead.popleft()
             if self._are_there(draws):
                 break
         samples = [draw.sample for draw in draws]
-        done, weights = self.learner.submit_parts(
-            ShardLearner.learn, *samples, timesteps=timesteps, num_updates=self.chunk, reward_factor=reward_factor
-        )
+        done, weights = self.learner.submit_parts(Learner.learn, timesteps, *samples)
         found = done.results() if isinstance(done, Together) else {0: self.backend.get(done)}
         if self.config.prioritized:
-            for rank, (_, priorities) in found.items():
+            for rank, priorities in found.items():
                 own = draws[rank * len(self.buffers) :]
                 for draw, new in zip(own, priorities, strict=False):
                     if draw.shard is self.buffers[draw.index]:  # the ids of one that was lost mean other rows by now
-                        draw.shard.submit(Replay.set_priorities_of, draw.sample, new)
-        return next(iter(found.values()))[0], weights
+                        draw.shard.submit(Shard.set_priorities, draw.sample, new)
+        return next(iter(found.values())).num_updates, weights
 
-    def _drawn(self, beta: float) -> list[Draw]:
+    def _drawn(self, timesteps: int) -> list[Draw]:
         """Ask for a sample of each shard, for each learner. Shards that are there take the places of those that are not, in turn."""
         there = [i for i in range(len(self.buffers)) if i not in self._refilling]
         draws = []
@@ -526,7 +518,7 @@ class ShardedReplay(ReplaySource):
             if place in self._refilling:
                 index, self._turn = there[self._turn % len(there)], self._turn + 1
             shard = self.buffers[index]
-            draws.append(Draw(index, shard, *shard.submit_parts(Replay.drawn, self.rows, beta)))
+            draws.append(Draw(index, shard, *shard.submit_parts(Shard.drawn, self.rows, timesteps)))
         return draws
 
     def _are_there(self, draws: Sequence[Draw]) -> bool:
@@ -607,7 +599,7 @@ class ShardedReplay(ReplaySource):
             return False
         if self.saved is None:
             empty = self.factory(index)()
-            return isinstance(empty, Replay) and empty.save(place, None)
+            return isinstance(empty, Shard) and empty.buffer.save(place, None)
         parts, is_its_own = share_of_saves(self.saved, len(self.buffers))
         if is_its_own and (part := Path(parts[index][0])).is_dir():
             link_save(part, Path(place))

@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from raypid.errors import Diverged, Halted
+from raypid.runtime.calls import rule_of
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
 from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, Place, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
 from raypid.runtime.supervisor import Losses
-from raypid.types import LearnerCopy, Update, Weights
+from raypid.types import LearnerCopy, Weights
 
 
 class LearnerRole(Protocol):
@@ -29,11 +30,11 @@ class LearnerRole(Protocol):
 
     def leave(self) -> None: ...
 
-    def update(self, *parts: object, timesteps: int) -> tuple[Update, Weights]: ...
+    def update(self, timesteps: int, *data: object) -> tuple[object, Weights]: ...
 
-    def learn(
-        self, *samples: object, timesteps: int, num_updates: int, reward_factor: float
-    ) -> tuple[object, Weights]: ...
+    def learn(self, timesteps: int, *samples: object) -> tuple[object, Weights]: ...
+
+    def learn_from_replay(self, timesteps: int, num_updates: int) -> tuple[int, Weights]: ...
 
     def weights(self) -> Weights: ...
 
@@ -60,11 +61,11 @@ _FROM_ONE = (LearnerRole.weights.__name__, LearnerRole.state_dict.__name__)
 """Methods that change nothing and give the same result on every rank."""
 _SET = {method.__name__: method for method in (LearnerRole.scale_lr, LearnerRole.end_schedules)}
 """Methods whose settings are not part of a state. They are called again on a learner that is rebuilt."""
-_LEARN = (LearnerRole.update.__name__, LearnerRole.learn.__name__)
+_LEARN = (LearnerRole.update.__name__, LearnerRole.learn.__name__, LearnerRole.learn_from_replay.__name__)
 """Methods by which all learners learn together."""
 _ALONE = "learn_from"
 """The method by which a learner learns without the others: an update of one of N learners is 1/N of an update."""
-_DRAWS = ("learn", _ALONE)
+_DRAWS = (LearnerRole.learn_from_replay.__name__, _ALONE)
 """Methods that draw from buffers. Where these lie with the learners, such a call is not made again after a loss."""
 _GIVES_STATE = (LearnerRole.load_state_dict.__name__, LearnerRole.set_weights.__name__)
 """Methods after which an earlier copy of the state is of no use."""
@@ -189,7 +190,9 @@ class LearnerGroup:
         self, method: Callable[..., tuple[A, B]], *data: object, **kwargs: object
     ) -> tuple[Future[A], Future[B]]:
         """Call a method by which the learners learn, which returns a pair. Each gets its share of the fragments or samples in `data`."""
-        shares = split(data, len(self))
+        after = rule_of(method).splits_after
+        after = len(data) if after is None else after
+        shares = [(*data[:after], *share) for share in split(data[after:], len(self))]
         self.keep_copy()
         call: Future[Any] = self._call(
             range(len(self)), method, lambda rank: self.handles[rank].submit_parts(method, *shares[rank], **kwargs)
@@ -565,7 +568,5 @@ def _is_death(error: Exception) -> bool:
 
 def _updates(value: object) -> int:
     """The number of updates that a call to learn has reported."""
-    if isinstance(value, Update):
-        return value.num_updates
-    number = value[0] if isinstance(value, tuple) else value
+    number = getattr(value, "num_updates", value)
     return number if isinstance(number, int) else 0
