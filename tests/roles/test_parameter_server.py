@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from patience import PATIENCE_S
+from setups import learner_setup
 
 import raypid
+from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.loops import loops
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.parameter_server import ParameterServer
+from raypid.roles.setup import Setup
 from raypid.run.agent import Agent
 from raypid.runtime.handle import OTHER, ArgumentLost, Place
 from raypid.runtime.learner_group import LearnerGroup
@@ -32,13 +36,18 @@ from raypid.types import Report, Update, Weights
 SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(8,)))
 
 
+def setup(network: NetworkSpec = SPEC) -> Setup:
+    """What a server of weights of a network is made from."""
+    return learner_setup(PPO, PPOConfig(), network, checks=True)
+
+
 def weights(version: int, spec: Any = SPEC) -> Weights:
     size = spec.pipeline.vector_size
     return Weights(version, initial_mlp(spec, size, np.random.default_rng(version)), spec.mlp_table(size))
 
 
 def test_the_newest_version_wins() -> None:
-    server = ParameterServer(SPEC)
+    server = ParameterServer(setup())
     assert server.pull() is None and server.metrics()["version"] == -1
     assert server.push(weights(3)) == 3
     assert server.push(weights(2)) == 3 and server.pull().version == 3  # type: ignore[union-attr]
@@ -49,7 +58,7 @@ def test_the_newest_version_wins() -> None:
 
 
 def test_save_and_restore(tmp_path: Path) -> None:
-    server, other = ParameterServer(SPEC), ParameterServer(SPEC)
+    server, other = ParameterServer(setup()), ParameterServer(setup())
     with pytest.raises(ValueError, match="no weights yet"):
         server.save(str(tmp_path / "policy"))
     server.push(weights(7))
@@ -58,7 +67,7 @@ def test_save_and_restore(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.pull().flat, weights(7).flat)  # type: ignore[union-attr]
     assert raypid.load_policy(tmp_path / "policy").act(np.zeros(4, np.float32)) in (0, 1)
     wide = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(9,)))
-    another = ParameterServer(wide)
+    another = ParameterServer(setup(wide))
     another.push(weights(0, wide))
     with pytest.raises(ConfigError, match="another network"):
         another.restore(str(tmp_path / "policy"))
