@@ -61,7 +61,9 @@ def checked(method: F) -> F:
     @functools.wraps(method)
     def call(self: Role, *args: Any, **kwargs: Any) -> object:
         if self.checks is not None:
-            self.checks.check(method.__qualname__, signature.bind(self, *args, **kwargs).arguments)
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            self.checks.check(method.__qualname__, given.arguments)
         return method(self, *args, **kwargs)
 
     return cast(F, call)

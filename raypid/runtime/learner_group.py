@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from raypid.errors import Diverged, Halted
-from raypid.runtime.calls import rule_of
+from raypid.runtime.calls import called, rule_of
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
 from raypid.runtime.handle import A, ArgumentLost, B, Backend, Future, Handle, Place, T, WorkerLost
 from raypid.runtime.local import Failed, LocalFuture
@@ -30,8 +30,10 @@ class LearnerRole(Protocol):
 
     def leave(self) -> None: ...
 
+    @called(splits_after=1)
     def update(self, timesteps: int, *data: object) -> tuple[object, Weights]: ...
 
+    @called(splits_after=1)
     def learn(self, timesteps: int, *samples: object) -> tuple[object, Weights]: ...
 
     def learn_from_replay(self, timesteps: int, num_updates: int) -> tuple[int, Weights]: ...

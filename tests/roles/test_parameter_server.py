@@ -31,7 +31,7 @@ from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Losses, WorkerGroup, WorkersFailed
 from raypid.runtime.weight_sources import ByReference, ByServers
 from raypid.settings.config import ConfigError, ModelConfig
-from raypid.types import Report, Update, Weights
+from raypid.types import Metrics, Report, Weights
 
 SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(8,)))
 
@@ -82,7 +82,7 @@ class Worker:
     def __init__(self, index: int) -> None:
         self.index = index
 
-    def collect(self, weights: Weights) -> Any:
+    def collect(self, weights: Weights, timesteps: int, exploration: Any) -> Any:
         self.log.append((self.index, weights.version))
         return Report(self.index, 1, weights.version), None
 
@@ -94,9 +94,9 @@ class Learner:
     def weights(self) -> Weights:
         return weights(self.version)
 
-    def update(self, *fragments: Any, timesteps: int) -> Any:
+    def update(self, timesteps: int, *fragments: Any) -> Any:
         self.version += 1
-        return Update({}, 1), self.weights()
+        return Metrics({}, 1), self.weights()
 
 
 class Nodes(LocalBackend):
@@ -119,7 +119,7 @@ def context(max_restarts: int = 3) -> loops.Context:
     backend = Nodes()
     workers = WorkerGroup(backend, lambda i, r: partial(Worker, i), 3, num_cpus=0, timeout_s=9, losses=Losses(0))
     learner = backend.spawn(Learner)
-    factory = partial(ParameterServer, SPEC)
+    factory = partial(ParameterServer, setup())
     more = {"timeout_s": 9.0, "losses": Losses(max_restarts)}
     servers = ByServers(backend, learner, factory, ["node 0", "node 1"], **more)  # type: ignore[arg-type]
     return loops.Context(backend, workers, learner, servers)
@@ -144,7 +144,9 @@ def test_learners_that_go_back_are_followed() -> None:
     """A learner that is built anew goes on from a copy of its state, which may be older than what was published last."""
     ctx = context()
     group = LearnerGroup(ctx.backend, lambda rank: Learner, 1, num_cpus=0, num_gpus=0, start_s=9)
-    servers = ByServers(ctx.backend, group, partial(ParameterServer, SPEC), ["node 0"], timeout_s=9.0, losses=Losses(9))
+    servers = ByServers(
+        ctx.backend, group, partial(ParameterServer, setup()), ["node 0"], timeout_s=9.0, losses=Losses(9)
+    )
     for version in (5, 6):
         servers.publish(ctx.backend.put(weights(version)))
     group.generation += 1

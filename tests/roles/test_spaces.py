@@ -140,10 +140,10 @@ def learn(
             assert leaf.shape[:2] == (6, 2)
         update, after = learner.update(t.num_valid, t)
         assert update.num_updates == 1 and np.isfinite(after.flat).all()
-        assert all(np.isfinite(v) for v in update.metrics.values()), update.metrics
+        assert all(np.isfinite(v) for v in update.values()), update
         if round_ == 0:
             # it learns from the rows that it acted on, and has not moved since: no ratio is off 1
-            assert abs(update.metrics["kl"]) < 1e-4 and update.metrics["clip_fraction"] == 0
+            assert abs(update["kl"]) < 1e-4 and update["clip_fraction"] == 0
         assert not np.array_equal(after.flat, weights.flat)
         weights = after
     rollout.close()

@@ -15,7 +15,7 @@ from raypid.runtime.learner_group import LearnerGroup, LearnerRebuilt, LearnerRo
 from raypid.runtime.supervisor import Losses
 from raypid.types import LearnerCopy, Update
 
-LEARNS = ("update", "learn", "learn_from")
+LEARNS = ("update", "learn", "learn_from_replay", "learn_from")
 
 
 class Answer(tuple[int, Any]):
@@ -107,9 +107,8 @@ def names(learners: Any, rank: int) -> list[str]:
 
 def test_fragments_go_to_their_learner_in_worker_order() -> None:
     learners = group([10, 11])
-    done, weights = learners.submit_parts(LearnerRole.update, "a", "b", "c", "d", "e", timesteps=77)
-    how = {"timesteps": 77}
-    assert learners.backend.calls == [(0, "update", ("a", "b", how)), (1, "update", ("c", "d", "e", how))]
+    done, weights = learners.submit_parts(LearnerRole.update, 77, "a", "b", "c", "d", "e")
+    assert learners.backend.calls == [(0, "update", (77, "a", "b")), (1, "update", (77, "c", "d", "e"))]
     assert (done.result(), weights.passed()) == (10, "weights of 0")
     learners.submit(LearnerRole.weights)
     assert learners.backend.calls[2:] == [(0, "weights", ())]
@@ -132,7 +131,7 @@ def test_the_cause_is_found_among_the_errors(
 ) -> None:
     monkeypatch.setattr("raypid.runtime.learner_group._GRACE_S", 0.0)
     learners = group(script)
-    done, _ = learners.submit_parts(LearnerRole.update, *"abc", timesteps=0)
+    done, _ = learners.submit_parts(LearnerRole.update, 0, *"abc")
     with pytest.raises(error, match=words):
         done.result()
     with pytest.raises(error, match=words):  # a torn group is not asked again
@@ -144,9 +143,8 @@ def test_one_learner_is_called_and_named() -> None:
     assert learners.submit_to(1, LearnerRole.update, "x").result() == 11
     assert learners.backend.calls == [(1, "update", ("x",))]
     learners.backend.calls.clear()
-    done, _ = learners.submit_parts(LearnerRole.learn, *"abcd", timesteps=77, num_updates=8)
-    how = {"timesteps": 77, "num_updates": 8}
-    assert learners.backend.calls == [(0, "learn", ("a", "b", how)), (1, "learn", ("c", "d", how))]
+    done, _ = learners.submit_parts(LearnerRole.learn, 77, *"abcd")
+    assert learners.backend.calls == [(0, "learn", (77, "a", "b")), (1, "learn", (77, "c", "d"))]
     assert (done.results(), done.result()) == ({0: 10, 1: 11}, 10)
     lost = group([10, WorkerLost("ray says")])
     with pytest.raises(LearnersFailed, match=r"Learner 1 of 2 died in update\(\)"):
@@ -158,10 +156,10 @@ def test_one_learner_is_called_and_named() -> None:
 def test_one_that_is_lost_goes_on_from_its_copy_and_the_call_is_made_again() -> None:
     learners = group([[update(40), update(40), WorkerLost("ray says"), update(40)]], 1)
     for _ in range(2):
-        learners.submit_parts(LearnerRole.update, "a", timesteps=0)[0].result()
+        learners.submit_parts(LearnerRole.update, 0, "a")[0].result()
     learners.backend.copied = 40
     learners._ask_for_copy()
-    done, weights = learners.submit_parts(LearnerRole.update, "a", timesteps=7)
+    done, weights = learners.submit_parts(LearnerRole.update, 7, "a")
     assert done.result().num_updates == 40 and weights.passed() == "weights of 0"
     assert learners.losses.counts == {"learners": 1, "updates": 40} and learners.num_updates == 80
     assert learners.told == ["The learner died in update(). It goes on from its state of 0 s ago; updates lost: 40."]
@@ -175,7 +173,7 @@ def test_one_that_is_built_anew_is_told_what_was_set() -> None:
     for factor in (0.5, 0.25):
         learners.submit(LearnerRole.scale_lr, factor).result()
     learners.submit(LearnerRole.end_schedules, 1_000, 400).result()
-    learners.submit_parts(LearnerRole.update, "a", timesteps=7)[0].result()
+    learners.submit_parts(LearnerRole.update, 7, "a")[0].result()
     calls = [(name, args) for _, name, args in learners.backend.calls]
     after = calls[next(i for i, (name, _) in enumerate(calls) if name == "take_over") + 1 :]
     assert after[:2] == [("scale_lr", (0.25,)), ("end_schedules", (1_000, 400))] and after[2][0] == "update"
@@ -183,10 +181,10 @@ def test_one_that_is_built_anew_is_told_what_was_set() -> None:
 
 def test_survivors_state_is_whole_and_all_meet_again() -> None:
     learners = group([[update(5), CollectiveLost("x"), update(5)], [update(5), WorkerLost("ray says"), update(5)]], 1)
-    learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)[0].result()
+    learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
     learners.backend.standing[0] = 5
     learners.backend.calls.clear()
-    assert learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)[0].result().num_updates == 5
+    assert learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result().num_updates == 5
     again = ["standing", "newest_whole", "leave", "open", "join", "take_over", "update"]
     assert names(learners, 0) == ["update", *again] and names(learners, 1) == ["update", "join", "take_over", "update"]
     assert learners.told[0].endswith("All go on from the state of learner 0; nothing that was learnt is lost.")
@@ -197,7 +195,7 @@ def test_an_update_that_a_survivor_has_ended_is_not_made_again() -> None:
     """The last collective call may reach one learner and not the other: one is an update ahead, and that state is everybody's."""
     learners = group([[WorkerLost("ray says"), update(9)], [update(5), update(9)]], 1)
     learners.backend.standing[1] = 5
-    done, weights = learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)
+    done, weights = learners.submit_parts(LearnerRole.update, 0, "a", "b")
     assert done.result().num_updates == 5 and learners.num_updates == 5
     assert weights.passed() == "weights of 1" and names(learners, 1).count("update") == 1
     assert "state of learner 1" in learners.told[0]
@@ -205,36 +203,36 @@ def test_an_update_that_a_survivor_has_ended_is_not_made_again() -> None:
 
 def test_without_a_whole_survivor_the_copy_is_everybodys() -> None:
     learners = group([[update(5), CollectiveLost("x"), update(5)], [update(5), WorkerLost("ray says"), update(5)]], 1)
-    learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)[0].result()
+    learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
     learners.backend.standing[0] = -1
-    learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)[0].result()
+    learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
     assert learners.losses.counts == {"learners": 1, "updates": 5} and learners.num_updates == 5
 
 
 def test_what_draws_from_a_lost_buffer_is_not_made_again() -> None:
-    learners = group([[WorkerLost("ray says"), (1, [])]], 1)
+    learners = group([[WorkerLost("ray says"), 1]], 1)
     learners.buffers_with = lambda ranks: f" Filled: {ranks}."
     with pytest.raises(LearnerRebuilt):
-        learners.submit_parts(LearnerRole.learn, timesteps=0, num_updates=8)[0].result()
+        learners.submit_parts(LearnerRole.learn_from_replay, 0, 8)[0].result()
     assert learners.told[0].endswith("Filled: [0].")
-    assert learners.submit_parts(LearnerRole.learn, timesteps=0, num_updates=8)[0].result() == (1, [])
+    assert learners.submit_parts(LearnerRole.learn_from_replay, 0, 8)[0].result() == 1
 
 
 def test_lost_arguments_blame_no_learner_but_the_others_meet_again() -> None:
     learners = group([[ArgumentLost("gone"), 1], [CollectiveLost("x"), 1]], 1)
     with pytest.raises(ArgumentLost):
-        learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)[0].result()
+        learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result()
     assert learners.losses.counts["learners"] == 0 and "join" in names(learners, 0)
-    assert learners.submit_parts(LearnerRole.update, "a", "b", timesteps=0)[0].result() == 1
+    assert learners.submit_parts(LearnerRole.update, 0, "a", "b")[0].result() == 1
 
 
 def test_what_was_set_is_set_again_and_divergence_is_no_loss() -> None:
     learners = group([[WorkerLost("ray says"), Diverged("nan"), 1]], 1)
     learners.submit(LearnerRole.scale_lr, 0.5).result()
     with pytest.raises(Diverged):
-        learners.submit_parts(LearnerRole.update, "a", timesteps=0)[0].result()
+        learners.submit_parts(LearnerRole.update, 0, "a")[0].result()
     assert (0, "scale_lr", (0.5,)) in learners.backend.calls[1:]
-    assert learners.submit_parts(LearnerRole.update, "a", timesteps=0)[0].result() == 1
+    assert learners.submit_parts(LearnerRole.update, 0, "a")[0].result() == 1
 
 
 def test_split() -> None:
