@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,19 +21,13 @@ if TYPE_CHECKING:
     from raypid.roles.rollout import Rollout as Rollout
     from raypid.roles.setup import Setup as Setup
 
-_FILES = {
-    "Evaluator": "evaluator",
-    "Learner": "learner",
-    "ParameterServer": "parameter_server",
-    "Replay": "replay",
-    "Rollout": "rollout",
-    "Setup": "setup",
-}
+_PUBLIC = ("Evaluator", "Learner", "ParameterServer", "Replay", "Rollout", "Setup")
 
 if not TYPE_CHECKING:
 
     def __getattr__(name):
         """Import a public role when it is first used."""
-        if name in _FILES:
-            return getattr(import_module(f"raypid.roles.{_FILES[name]}"), name)
+        if name in _PUBLIC:
+            file = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            return getattr(import_module(f"raypid.roles.{file}"), name)
         raise AttributeError(f"module 'raypid.roles' has no attribute {name!r}")
