@@ -55,7 +55,7 @@ _LAZY = {
     "APPOAgent": "raypid.run.distributed:APPOAgent",
     "Callbacks": "raypid.callbacks:Callbacks",
     "DistributedAgent": "raypid.run.distributed:DistributedAgent",
-    "DistributedWrapper": "raypid.roles.actor:DistributedWrapper",
+    "DistributedWrapper": "raypid.roles.program_worker:DistributedWrapper",
     "IMPALAAgent": "raypid.run.distributed:IMPALAAgent",
     "IntrinsicReward": "raypid.algorithms.intrinsic:IntrinsicReward",
     "Listener": "raypid.run.events:Listener",

@@ -375,6 +375,10 @@ class Fitness:
     """Moments of the observations; None if observations are not normalised."""
 
 
+Collected: TypeAlias = Trajectory | Gradients | Fitness
+"""What workers of an algorithm send: most send trajectories, A3C gradients, ES and ARS fitness."""
+
+
 def concat_fitness(parts: Sequence[Fitness]) -> Fitness:
     """Join pairs in the order given. Like `concat_trajectories`, this drops the moments."""
     return Fitness(**_joined(("index", "value", "length"), parts), version=min(p.version for p in parts))
@@ -396,8 +400,26 @@ class Update:
     """Number of gradient steps taken."""
     priorities: Array | None = None
     """[N] new priorities of the rows of a sample; None without prioritised replay."""
-    version: int = 0
-    """Version of the weights after the update, filled in by the learner's role."""
+
+
+class Metrics(dict[str, float]):
+    """The metrics of an update by name."""
+
+    def __init__(self, metrics: Mapping[str, float], num_updates: int = 0, version: int = 0) -> None:
+        super().__init__(metrics)
+        self.num_updates = num_updates
+        """Number of gradient steps taken."""
+        self.version = version
+        """Version of the weights after them."""
+
+
+class Priorities(list[Array]):
+    """New priorities [N] of the rows of each sample that was learnt from; empty without prioritised replay."""
+
+    def __init__(self, priorities: Iterable[Array], num_updates: int = 0) -> None:
+        super().__init__(priorities)
+        self.num_updates = num_updates
+        """Number of updates made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +460,8 @@ class Report:
     """Tracebacks of environments that raised and were rebuilt."""
     returns: Moments | None = None
     """Moments of the discounted return [1] of the running episode at each valid row; None unless rewards from replay are divided by it."""
+    moments: Moments | None = None
+    """Moments of the observations of this call; None if observations are not normalised."""
 
     def join(self, more: Report) -> None:
         """Add the counts of another report."""

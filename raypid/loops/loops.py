@@ -6,8 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,16 +14,14 @@ from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import Halted
 from raypid.loops.sources import ReplaySource
 from raypid.loops.weights import ByReference
-from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
 from raypid.roles.learner import Learner
-from raypid.roles.replay_learner import ReplayLearner
 from raypid.roles.rollout import Rollout
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.supervisor import Call, Group, Losses
-from raypid.types import Array, Moments, Report, Trajectory, Update, Weights, means
+from raypid.types import Array, Collected, Metrics, Report, Trajectory, Weights, means
 
-Workers: TypeAlias = Group[Report, Trajectory]
+Workers: TypeAlias = Group[Report, Any]
 clock = time.perf_counter
 
 
@@ -55,11 +52,11 @@ class Context:
         """What was lost and rebuilt."""
         return self.workers.losses
 
-    def update(self, fragments: Sequence[Future[Trajectory]]) -> tuple[Update, Future[Weights]] | None:
+    def update(self, fragments: Sequence[Future[Collected]]) -> tuple[Metrics, Future[Weights]] | None:
         """Let the learner learn from fragments, without those that are lost; None if there is not one left for each learner."""
         fragments = self.workers.reachable(fragments)
         while len(fragments) >= self.fewest:
-            update, weights = self.learner.submit_parts(Learner.update, *fragments, timesteps=self.timesteps)
+            update, weights = self.learner.submit_parts(Learner.update, self.timesteps, *fragments)
             try:
                 return self.backend.get(update), weights
             except ArgumentLost as error:
@@ -95,8 +92,6 @@ class ReplayPlan:
     """Whether the buffer holds the rows that learning starts with."""
     rows_needed: int | None = None
     """Rows at which it is filled; None: those of the settings."""
-    returns: Moments = field(default_factory=partial(zero_moments, 1))
-    """Of the discounted returns of all workers so far, where rewards are divided by their deviation."""
     episodes: int = 0
     """Episodes that have ended so far."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -105,8 +100,7 @@ class ReplayPlan:
     def insert(self, ctx: Context, worker: int, report: Report, fragment: Future[Trajectory]) -> None:
         """Store a fragment. Once learning has started, add the updates that it calls for to those owed."""
         ctx.timesteps += report.num_steps
-        if report.returns is not None:
-            self.returns = merge_moments(self.returns, report.returns)
+        ctx.learner.submit(Learner.observe, report)
         self.episodes += len(report.episode_rewards)
         self.source.insert(worker, fragment)
         if not self.filled:
@@ -123,11 +117,6 @@ class ReplayPlan:
         """The exploration settings of a worker."""
         return {"random": True} if self.warms_up(timesteps) else self.exploration(timesteps, worker)
 
-    @property
-    def reward_factor(self) -> float:
-        """What the rewards of replay are multiplied by."""
-        return inverse_deviation(self.returns)
-
     def is_due(self) -> bool:
         """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
         if self.source.emptied:
@@ -138,8 +127,6 @@ class ReplayPlan:
     def metrics(self, timesteps: int) -> dict[str, float]:
         """samples_per_insert and a_l_ratio over the last iterations, and the exploration settings of worker 0."""
         explored = {k: float(np.mean(v)) for k, v in self.explore(timesteps, 0).items() if k != "random"}
-        if self.config.normalize_rewards:
-            explored["reward_factor"] = self.reward_factor
         steps, updates = (sum(counts) for counts in zip(*self.counted, strict=True))
         if not steps or not updates:
             return explored
@@ -184,7 +171,7 @@ class Iteration:
     """What one turn of a loop did."""
 
     reports: list[Report]
-    update: Update
+    update: Metrics
     timing: dict[str, float] = field(default_factory=dict)
     """Seconds of wall time in the driver: collect, learner."""
 
@@ -195,7 +182,7 @@ def sync(ctx: Context) -> Iterator[Iteration]:
     reports: list[Report] = []
     while True:
         start = clock()
-        collected = ctx.workers.call_all_parts(Rollout.collect, ctx.weights)
+        collected = ctx.workers.call_all_parts(Rollout.collect, ctx.weights, ctx.timesteps, {})
         collect_s = clock() - start
         reports += [report for report, _ in collected]
         ctx.timesteps += sum(report.num_steps for report, _ in collected)
@@ -224,7 +211,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 for i in ctx.workers.idle:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.explore(ctx.timesteps, i))
+                    explore = plan.explore(ctx.timesteps, i)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, ctx.timesteps, explore)
             for i, (report, fragment) in ctx.workers.finished(0.0 if plan.is_due() else None):
                 if ctx.workers.reachable([fragment]):
                     reports.append(report)
@@ -232,15 +220,15 @@ def replay(ctx: Context) -> Iterator[Iteration]:
             inserted = clock()
             if plan.is_due():
                 most = min(int(plan.owed), plan.config.updates_per_call)
-                num, weights = plan.source.learn(most, ctx.timesteps, plan.reward_factor)
+                num, weights = plan.source.learn(most, ctx.timesteps)
                 plan.owed -= num
                 plan.counted[-1][1] += num
                 num_updates += num
             collect_s, learner_s = collect_s + inserted - before, learner_s + clock() - inserted
-        metrics = ctx.backend.get(ctx.learner.submit(ReplayLearner.metrics))
+        metrics = ctx.backend.get(ctx.learner.submit(Learner.metrics))
         if weights is not published:  # an evaluation may follow
             ctx.weights.publish(published := weights)
-        update = Update(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
+        update = Metrics(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
         yield Iteration(reports, update, {"collect": collect_s, "learner": learner_s})
 
 
@@ -274,7 +262,8 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
                 len(reports) >= most or plan.is_over(calls / len(ctx.workers), ctx.timesteps - steps_before)
             ):
                 for i in queue.free_workers():
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, plan.exploration(ctx.timesteps, i))
+                    explore = plan.exploration(ctx.timesteps, i)
+                    ctx.workers.start(i, Rollout.collect, ctx.weights, ctx.timesteps, explore)
                     queue.num_calls[i] += 1
                 wait_s, others = queue.patience()
                 if ctx.halted is not None:
@@ -289,7 +278,7 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
                 queue.publish_finished()
                 if parts := queue.next_parts():
                     before, batch = clock(), [part.data for part in parts]
-                    queue.running = ctx.learner.submit_parts(Learner.update, *batch, timesteps=ctx.timesteps)
+                    queue.running = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *batch)
                     queue.publish_finished()  # in one process it is done already
                     learner_s += clock() - before
             update = queue.summary()
@@ -317,8 +306,8 @@ class UpdateQueue:
         self.ctx, self.plan, self.version = ctx, plan, version
         self.waiting: list[Part] = []
         """In the order of arrival."""
-        self.running: tuple[Future[Update], Future[Weights]] | None = None
-        self.done: list[Update] = []
+        self.running: tuple[Future[Metrics], Future[Weights]] | None = None
+        self.done: list[Metrics] = []
         """Updates that ended in this iteration."""
         self.num_calls = [0] * len(ctx.workers)
         """Calls of each worker so far."""
@@ -412,10 +401,10 @@ class UpdateQueue:
         self.version = done.version
         self.ctx.weights.publish(weights)
 
-    def summary(self) -> Update:
+    def summary(self) -> Metrics:
         """The updates of this iteration as one, with the means of their metrics; starts counting anew."""
-        metrics = means([update.metrics for update in self.done])
+        metrics = means(self.done)
         metrics["staleness"] = float(np.mean(self._staleness))
-        summary = Update(metrics, sum(update.num_updates for update in self.done))
+        summary = Metrics(metrics, sum(update.num_updates for update in self.done))
         self.done, self._staleness = [], []
         return summary

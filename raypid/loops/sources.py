@@ -30,7 +30,8 @@ from raypid.replay.disk import (
 )
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import SharedParameters
-from raypid.roles.replay_learner import ReplayLearner, ShardLearner
+from raypid.roles.replay import Replay as Shard
+from raypid.roles.replay_learner import ReplayLearner
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle, Place, WorkerLost
 from raypid.runtime.plan import Placement
 from raypid.runtime.stateful import StatefulGroup
@@ -98,12 +99,9 @@ class ReplaySource:
 
     # -- what differs between sources ----------------------------------------------------------------------------------
 
-    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
-        """Do that many updates with rewards times `reward_factor`; returns the number that was done, and the new weights. None are done
-        where rows were lost."""
-        done, weights = self.learner.submit_parts(
-            ReplayLearner.learn, timesteps=timesteps, num_updates=num_updates, reward_factor=reward_factor
-        )
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
+        """Make that many updates; returns the number that was made, and the new weights. None are made where rows were lost."""
+        done, weights = self.learner.submit_parts(ReplayLearner.learn_from_replay, timesteps, num_updates)
         try:
             return self.backend.get(done), weights
         except RoleRebuilt:
@@ -391,13 +389,12 @@ class AsynchronousLearners(ReplaySource):
         self._done = 0
         """Updates of single learners that `learn` has not reported yet."""
 
-    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         self._share()
         for rank in range(self.num):
             if rank not in self._running and rank not in self._refilling:
                 newest = self.shared.handles[0].submit(SharedParameters.newest)
-                how = {"timesteps": timesteps, "num_updates": num_updates, "reward_factor": reward_factor}
-                call = self.learners.ask(rank, ReplayLearner.learn_from, newest, pair=True, **how)
+                call = self.learners.ask(rank, ReplayLearner.learn_from, newest, timesteps, num_updates, pair=True)
                 self._running[rank] = self.shared.restarts[0], call
         self._wait()
         done, self._done = divmod(self._done, self.num)
@@ -517,43 +514,36 @@ class ShardedReplay(ReplaySource):
     def forget(self) -> None:
         self._ahead.clear()
 
-    def insert(self, worker: int, fragment: Future[Trajectory]) -> None:
-        super().insert(worker, fragment)
-        if self.config.normalize_observations:
-            self.learner.submit(ShardLearner.seen, fragment)
-
-    def learn(self, num_updates: int, timesteps: int, reward_factor: float) -> tuple[int, Future[Weights]]:
+    def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while True:
             if len(self._refilling) == self.num:
                 self.emptied = True
                 return 0, self.learner.submit(Learner.weights)
             while len(self._ahead) < _AHEAD:
-                self._ahead.append(self._drawn(self.config.beta_at(timesteps)))
+                self._ahead.append(self._drawn(timesteps))
             draws = self._ahead.popleft()
             if all(draw.ended(draw.deadline) for draw in draws):  # if one is lost, so are those on their way
                 break
         samples = [draw.seconds[draw.indices[0]] for draw in draws]
-        done, weights = self.learner.submit_parts(
-            ShardLearner.learn, *samples, timesteps=timesteps, num_updates=self.chunk, reward_factor=reward_factor
-        )
+        done, weights = self.learner.submit_parts(Learner.learn, timesteps, *samples)
         found = done.results() if isinstance(done, Call) else {0: self.backend.get(done)}
         if self.config.prioritized:
-            for rank, (_, priorities) in found.items():
+            for rank, priorities in found.items():
                 own = range(rank * self.num, (rank + 1) * self.num)
                 for place, new in zip(own, priorities, strict=False):
                     draw, sample = draws[place], samples[place]
                     if draw.is_current:  # the ids of a shard that was lost mean other rows by now
-                        self.shards.handles[draw.indices[0]].submit(Replay.set_priorities_of, sample, new)
-        return next(iter(found.values()))[0], weights
+                        self.shards.handles[draw.indices[0]].submit(Shard.set_priorities, sample, new)
+        return next(iter(found.values())).num_updates, weights
 
-    def _drawn(self, beta: float) -> list[Call[int]]:
+    def _drawn(self, timesteps: int) -> list[Call[int]]:
         """Ask for a sample of each shard, for each learner. Shards that are there take the places of those that are not, in turn."""
         there = [i for i in range(self.num) if i not in self._refilling]
         draws = []
         for index in [*range(self.num)] * self.num_learners:
             if index in self._refilling:
                 index, self._turn = there[self._turn % len(there)], self._turn + 1
-            draws.append(self.shards.ask(index, Replay.drawn, self.rows, beta, pair=True))
+            draws.append(self.shards.ask(index, Shard.drawn, self.rows, timesteps, pair=True))
         return draws
 
     def _revived(self, indices: Sequence[int], how: str) -> str | None:
@@ -572,7 +562,7 @@ class ShardedReplay(ReplaySource):
             return False
         if self.saved is None:
             empty = self.factory(index)()
-            return isinstance(empty, Replay) and empty.save(place, None)
+            return isinstance(empty, Shard) and empty.buffer.save(place, None)
         parts, is_its_own = share_of_saves(self.saved, self.num)
         if is_its_own and (part := Path(parts[index][0])).is_dir():
             link_save(part, Path(place))

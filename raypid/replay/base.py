@@ -118,16 +118,8 @@ class Replay(Buffer, ABC):
                 return self.sequences(ids[:, :num], burn_in, probability, weight)
         raise UserError(f"The replay buffer holds no {num} sequences of {rows} rows yet; it has {self.count:,} rows.")
 
-    def drawn(self, num: int, beta: float) -> tuple[int, Sample]:
-        """Draw `num` transitions; returns their number and the sample. Whoever passes the sample on can tell by the number that it is there."""
-        return num, self.sample(num, beta)
-
     def set_priorities(self, ids: Array, priorities: Array) -> None:
         """Give the rows `ids` [n] new priorities [n] > 0. Kinds without priorities ignore them."""
-
-    def set_priorities_of(self, sample: Sample, priorities: Array) -> None:
-        """Give the rows of a sample new priorities. (From another process, the sample may be a future.)"""
-        self.set_priorities(sample.id, priorities)
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of the buffer, reported as learner/NAME. Those of several buffers are added up."""

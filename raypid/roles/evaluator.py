@@ -13,7 +13,9 @@ import numpy as np
 
 from raypid.envs import EnvSpec, VectorEnv, stream_seeds
 from raypid.nn.policy import make_policy
-from raypid.roles.acting import EnvironmentLoop, Episode, RolloutSpec, longest_episode, register_networks
+from raypid.roles.acting import EnvironmentLoop, Episode, longest_episode
+from raypid.roles.role import Role, checked
+from raypid.roles.setup import WorkerSetup
 from raypid.types import Array, Weights
 
 MAX_STREAMS = 10
@@ -103,15 +105,54 @@ def cut_note(env: EnvSpec, cut: int, why: str = "did not end within {steps:,} st
     return f"{episodes} of {env.name} {why} and were cut: set time_limit, such as 1000, by which they end{otherwise}."
 
 
-class Evaluator:
-    """Environments and a policy of its own, with at most `spec.env.num_envs` streams, of which each plays a quota of episodes: so short ones are
-    not preferred."""
+class Evaluator(Role):
+    """Plays whole episodes with the weights it is given, in environments of its own (`evaluation_env`).
 
-    def __init__(self, spec: RolloutSpec) -> None:
-        register_networks(spec.networks)
-        self.spec = spec
-        self.policy = make_policy(spec.network)
+    Each of at most `evaluation.env.num_envs` streams plays a quota of episodes: so short ones are not preferred.
+
+    Args:
+        setup: what `raypid.setup(...)` returned.
+
+    Raises:
+        UserError: `setup` is no Setup.
+    """
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        super().__init__(setup)
+        self.spec = setup.evaluation
+        self.policy = make_policy(self.spec.network)
         self.loop: EnvironmentLoop | None = None
+        self.check_by(setup, self.policy)
+
+    @checked
+    def evaluate(
+        self,
+        weights: Weights,
+        num_episodes: int,
+        seed: int = 0,
+        *,
+        explore: bool = False,
+        record: Recorder | None = None,
+    ) -> Evaluation:
+        """Play `num_episodes` episodes.
+
+        Args:
+            weights: what to act with.
+            num_episodes: how many episodes to play, in up to 10 environments at once.
+            seed: the same seed gives the same episodes.
+            explore: draw actions from the policy's distribution, instead of taking the best ones.
+            record: called with the vector of environments after each step.
+
+        Returns:
+            An Evaluation: `rewards` and `lengths` of the episodes, and `summary()`: their mean (`episode_reward_mean`), its 95% interval
+                and more. An episode that does not end is cut (`cut`), and its environment plays no more; set time_limit.
+
+        Raises:
+            ConfigError: the weights belong to another network.
+            UserError: they are no Weights, or a number is not what it must be.
+            EnvError: environments raised too often.
+        """
+        return self.play(weights, Order(num_episodes, seed, explore=explore), record)
 
     def _evaluate(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:
         num_episodes, seed, _, explore, limit_s = order

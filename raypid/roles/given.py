@@ -1,158 +1,103 @@
-"""Checks of what a loop of the user's own gives to the public roles, before it does any harm.
+"""Checks of what a loop of the user's own gives to roles, before it does any harm.
 
 They look at types, names and shapes, and at numbers only where they index something: a call costs some tens of microseconds more.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from raypid.algorithms.base import check_table
 from raypid.errors import ConfigError, UserError, shown
 from raypid.nn.network_policy import NetworkPolicy
-from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_model import ModelPolicy
 from raypid.replay.buffer import row_shapes
-from raypid.storage.neighbours import refuse_file_name
-from raypid.types import Array, Fitness, Gradients, Report, Sample, Table, Trajectory, Tree, Weights, tree_leaves
+from raypid.roles.setup import Setup, WorkerSetup
+from raypid.storage.neighbours import check_folder
+from raypid.types import Fitness, Gradients, Report, Sample, Table, Trajectory, Weights, tree_leaves
 
-_CONTENTS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Trajectory, Gradients, Fitness)}
-"""The type of the data that workers send, by `Algorithm.collect`."""
-_MOMENTS = {"moments?.mean": "number D", "moments?.m2": "number D"}
-_RETURNS = {"returns?.mean": "number R", "returns?.m2": "number R"}
+_CONTENTS: dict[str, tuple[type, str]] = {
+    "trajectory": (Trajectory, "a Trajectory"),
+    "gradients": (Gradients, "Gradients ({name}'s workers compute them)"),
+    "fitness": (Fitness, "Fitness ({name}'s workers play whole episodes)"),
+}
+"""The type of the data that workers send, by `Algorithm.collect`, and what a message calls them."""
+_MOMENTS = {
+    "moments?.mean": "number D",
+    "moments?.m2": "number D",
+    "returns?.mean": "number 1",
+    "returns?.m2": "number 1",
+}
 _ARRAYS: dict[type, dict[str, str]] = {
     Trajectory: {
         "reward": "number T B",
-        "obs": "number T+1 B *",
+        "obs": "number T+1 B obs",
         "first": "bool T+1 B",
-        "action": "number T B *",
+        "action": "number T B action",
         **dict.fromkeys(("terminated", "truncated", "valid"), "bool T B"),
         "final?.t": "int<T K",
         "final?.b": "int<B K",
-        "final?.obs": "number K *",
+        "final?.obs": "number K obs",
         "behaviour": "number *",
         "behaviour.log_prob?": "number T B",
         "behaviour.value?": "number T+1 B",
         "behaviour.final_value?": "number K",
         "state?": "number B *",
         "stream?": "int B",
-        **_MOMENTS,
     },
-    Gradients: {"flat": "number P", **_MOMENTS, **_RETURNS},
-    Fitness: {"index": "int N", "value": "number N 2", "length": "int N 2", **_MOMENTS},
-    Report: _RETURNS,
+    Gradients: {"flat": "number P"},
+    Fitness: {"index": "int N", "value": "number N 2", "length": "int N 2"},
+    Report: _MOMENTS,
     Sample: {
         **dict.fromkeys(("data.reward", "data.discount", "probability", "weight"), "number N"),
-        **dict.fromkeys(("data.obs", "data.next_obs", "data.action"), "number N *"),
+        **dict.fromkeys(("data.obs", "data.next_obs"), "number N obs"),
+        "data.action": "number N action",
         "id": "int N",
     },
     Weights: {"flat": "number P", "extra": "number *"},
 }
-"""Fields that are arrays or trees of arrays -> type and axes; * stands for any more axes. The first field with an axis sets its length.
-int<T: below T. A field with ? may be None."""
+"""Fields that are arrays or trees of arrays -> type and axes. The first field with an axis sets its length. obs and action stand for the axes
+of an observation and an action, * for any. int<T: below T. A field with ? may be None."""
 _TYPES = {"bool": ("b", "bool"), "number": ("biuf", "numbers"), "int": ("iu", "whole numbers of at least 0")}
 """Kinds of dtype, and what a message calls them."""
-_OURS = (Fitness, Gradients, Report, Sample, Trajectory, Weights)
+_LEAST = {"worker_index": 0, "num": 1, "num_episodes": 1, "seed": 0}
+"""Arguments that are whole numbers, and the least value of each."""
 
 
 def described(value: object) -> str:
     """Say what a value is, as a message names it: the type of what is large, and the value of what is small."""
-    kind = type(value)
-    if kind.__name__ == "ObjectRef":
+    kind = type(value).__name__
+    if kind == "ObjectRef":
         return "an ObjectRef: call ray.get on it first, or pass it as an argument of its own to a method's remote()"
     if isinstance(value, np.ndarray):
         return f"an array of shape {list(value.shape)} and dtype {value.dtype}"
     if isinstance(value, (tuple, list)):
-        if not value:
-            return f"an empty {kind.__name__}"
-        inner = ", ".join(type(part).__name__ for part in value[:3])
-        return f"a {kind.__name__} of {len(value)} ({inner}{', ...' if len(value) > 3 else ''})"
-    if isinstance(value, Mapping):
-        return f"a {kind.__name__} with the keys {shown(list(value))}"
+        return f"a {kind} of {len(value)} ({', '.join(type(part).__name__ for part in value[:3])})"
     if value is None or isinstance(value, (str, bytes, bool, int, float, type)):
         return shown(value)
-    return f"{'an' if kind.__name__[:1] in 'AEIOU' else 'a'} {kind.__name__}"
+    return f"{'an' if kind[:1] in 'AEIOU' else 'a'} {kind}"
 
 
-def check_arrays(call: str, data: object, only: str = "", lengths: Mapping[str, int] | None = None) -> None:
-    """Check that the arrays of a Trajectory, Sample, ... have the right types and fit together; with `only`, just that field.
-
-    Args:
-        lengths: of axes, as far as they are known.
+def check_setup(role: str, setup: object, numbers: Mapping[str, object]) -> None:
+    """Check what a role is made from.
 
     Raises:
-        UserError: names the first field that does not fit.
+        UserError: `setup` is no Setup, or one of the numbers no whole number of at least 0.
     """
-    known = {"2": 2, **(lengths or {})}
-    for path, form in _ARRAYS[type(data)].items():
-        for leaf in _leaves(data, path) if only in ("", path) else ():
-            if not _fits(leaf, form, known):
-                kind, below, axes, is_open = _parsed(form)
-                names = [f"{axis}{f'+{more}' if more else ''}" for axis, more in axes] + ["..."] * is_open
-                each = dict.fromkeys([*(axis for axis, _ in axes if axis != "2"), *below])
-                where = ", ".join(f"{axis} = {known[axis]}" if axis in known else f"{axis} at least 1" for axis in each)
-                raise UserError(
-                    f"{call}: {path.replace('?', '')} must be a NumPy array [{', '.join(names)}] of {_TYPES[kind][1]}"
-                    f"{f' below {below}' if below else ''}{f', {where}' if where else ''}; it is {described(leaf)}. "
-                    f"Give what the roles return, or arrays as raypid.types.{type(data).__name__} describes them."
-                )
+    if not isinstance(setup, WorkerSetup):
+        raise UserError(
+            f"{role} is made from a setup, not from {described(setup)}: setup = raypid.setup(algorithm, env), then {role}(setup)."
+        )
+    for name, value in numbers.items():
+        check_whole(role, name, value, 0)
 
 
-@functools.cache
-def _parsed(form: str) -> tuple[str, str, tuple[tuple[str, int], ...], bool]:
-    """The type, the axis whose length bounds the numbers ("": none), (axis, how much longer) of each axis, and whether more may follow."""
-    kind, *axes = form.split()
-    kind, _, below = kind.partition("<")
-    return kind, below, tuple((axis[0], int(axis[2:] or 0)) for axis in axes if axis != "*"), "*" in axes
-
-
-def _leaves(data: object, path: str) -> Iterator[object]:
-    """Yield the arrays of a field."""
-    for name in path.split("."):
-        is_optional, name = name[-1] == "?", name.rstrip("?")
-        data = data.get(name) if isinstance(data, dict) else getattr(data, name, None)
-        if data is None and is_optional:
-            return
-    for _, leaf in tree_leaves(data):
-        yield leaf
-
-
-def _fits(leaf: object, form: str, known: dict[str, int]) -> bool:
-    """Whether an array has the type and the axes of `form`. Adds the lengths of axes that are not known yet to `known`."""
-    kind, below, axes, is_open = _parsed(form)
-    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _TYPES[kind][0]:
-        return False
-    if leaf.ndim < len(axes) or (leaf.ndim > len(axes) and not is_open):
-        return False
-    for (axis, more), length in zip(axes, leaf.shape, strict=False):
-        if (length == more and axis != "K") or known.setdefault(axis, length - more) != length - more:
-            return False
-    return kind != "int" or not leaf.size or bool(leaf.min() >= 0 and leaf.max() < known.get(below, math.inf))
-
-
-def is_pair(value: object) -> bool:
-    """Whether it is what `Rollout.collect` returns as a whole."""
-    return isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], Report)
-
-
-def check_worker(call: str, worker_index: object) -> int:
-    """Check the number of a worker, which comes before what it collected.
-
-    Raises:
-        UserError: it is no whole number of at least 0.
-    """
-    if isinstance(worker_index, _OURS):
-        raise UserError(f"{call} takes the worker's number before the fragment: add(report.worker_index, fragment).")
-    return check_whole(call, "worker_index", worker_index, 0)
-
-
-def check_whole(call: str, name: str, value: object, least: int) -> int:
+def check_whole(call: str, name: str, value: object, least: int) -> None:
     """Check a whole number.
 
     Raises:
@@ -164,51 +109,34 @@ def check_whole(call: str, name: str, value: object, least: int) -> int:
         number = least - 1
     if number < least or isinstance(value, bool):
         raise UserError(f"{call}: {name} must be a whole number of at least {least}, not {described(value)}.")
-    return number
 
 
-def check_timesteps(call: str, timesteps: object) -> None:
-    """Check a number of environment steps.
+class Checks:
+    """Checks the arguments of a role's methods. `check_NAME` checks the argument NAME.
 
-    Raises:
-        UserError: it is no number of at least 0.
-    """
-    is_number = isinstance(timesteps, (int, float, np.integer, np.floating)) and not isinstance(timesteps, bool)
-    if is_number and timesteps >= 0:  # type: ignore[operator]
-        return
-    swapped = ""
-    if isinstance(timesteps, _OURS) or is_pair(timesteps):
-        swapped = " It comes before the data." if call.startswith("Learner") else " Add up report.num_steps."
-    raise UserError(
-        f"{call}: timesteps must be the number of environment steps of the whole run so far, at least 0, not "
-        f"{described(timesteps)}.{swapped}"
-    )
-
-
-def check_folder(call: str, folder: object) -> str:
-    """Check the path of a folder.
-
-    Raises:
-        UserError: it is no path, or one to be written to has the name of a file.
-    """
-    if isinstance(folder, (str, os.PathLike)) and (path := os.fspath(folder)) and isinstance(path, str):
-        if call.endswith(".save"):
-            refuse_file_name(path, call)
-        return path
-    raise UserError(f"{call}: folder must be the path of a folder, not {described(folder)}.")
-
-
-class NetworkCheck:
-    """Refuses weights of another network.
+    Each raises UserError, or ConfigError for weights of another network. The message says what was given, what is expected, and what to do.
 
     Args:
-        network: the network of the run.
+        setup: what the role was made from.
         policy: the policy that will act with the weights; None in a process that should not build it.
+        weights: weights of the run, if there are some yet.
     """
 
-    def __init__(self, network: NetworkSpec, policy: NetworkPolicy | None = None) -> None:
-        self._normalizes = policy is not None and network.pipeline.normalize
-        self._table: Table | None = None
+    def __init__(self, setup: WorkerSetup, policy: NetworkPolicy | None, weights: Weights | None) -> None:
+        assert isinstance(setup, Setup)
+        network, self._replays = setup.network, setup.replay is not None
+        self._name, self._batch_size = setup.algorithm.__name__, setup.config.batch_size
+        self._kind, wanted = _CONTENTS[setup.collect]
+        self._wanted = wanted.format(name=self._name)
+        self._stack = network.pipeline.frame_stack
+        self._rows: dict[str, dict[str, tuple[int, ...]]] = {"obs": {}, "action": {}}
+        """Axes of the leaves of an observation and an action, by path."""
+        for path, shape in row_shapes(network).items():
+            part, _, leaf = path.partition("/")
+            self._rows.get(part, {})[leaf] = shape
+        self._behaviour = ("log_prob", "value") if network.head == "actor_critic" else ()
+        self._lengths = {} if weights is None else {"P": len(weights.flat)}
+        self._table: Table | None = None if weights is None else weights.table
         """Names and shapes of the weights; None until the first weights come, where only a built network knows."""
         if isinstance(policy, ModelPolicy):
             self._table = policy.layout.table
@@ -219,174 +147,190 @@ class NetworkCheck:
 
             self._table = TorchNetwork(network).table
 
-    def check(self, call: str, weights: object) -> None:
-        """Check weights.
+    def check(self, call: str, arguments: Mapping[str, object]) -> None:
+        """Check the arguments of a call such as "Learner.update", by name."""
+        if call in ("Learner.learn", "Learner.observe") and not self._replays:
+            raise UserError(f"{call}: {self._name} learns from what workers collect: call update(timesteps, *data).")
+        if call == "Learner.update" and self._replays:
+            raise UserError(f"{call}: {self._name} learns from samples of a Replay: call learn(timesteps, *samples).")
+        for name, value in arguments.items():
+            if name in _LEAST:
+                check_whole(call, name, value, _LEAST[name])
+            elif check := getattr(self, f"check_{name}", None):
+                check(call, value)
 
-        Raises:
-            ConfigError: they belong to another network.
-            UserError: they are no Weights, or their array is not what its table says.
-        """
+    def check_timesteps(self, call: str, timesteps: object) -> None:
+        """Check a number of environment steps."""
+        is_number = isinstance(timesteps, (int, float, np.integer, np.floating)) and not isinstance(timesteps, bool)
+        if not (is_number and timesteps >= 0):  # type: ignore[operator]
+            raise UserError(
+                f"{call}: timesteps must be the number of environment steps of the whole run so far (add up report.num_steps), at least 0, "
+                f"not {described(timesteps)}. It comes before the data, or after the weights."
+            )
+
+    def check_newer_than(self, call: str, version: object) -> None:
+        """Check the version of weights."""
+        if version is not None:
+            check_whole(call, "newer_than, a version such as weights.version,", version, -1)
+
+    def check_folder(self, call: str, folder: object) -> None:
+        """Check the path of a folder."""
+        check_folder(call, folder)
+
+    def check_state(self, call: str, state: object) -> None:
+        """Check what a role has to go on from."""
+        if not isinstance(state, Mapping):
+            raise UserError(f"{call} takes what state_dict() returned, not {described(state)}.")
+
+    def check_report(self, call: str, report: object) -> None:
+        """Check the first part of what a rollout returns."""
+        if not isinstance(report, Report):
+            raise UserError(
+                f"{call} takes the report of Rollout.collect and then its data, observe(report, fragment), not {described(report)}."
+            )
+        self._check_arrays(call, report)
+
+    def check_weights(self, call: str, weights: object) -> None:
+        """Check weights, and that they are of this run's network."""
         if not isinstance(weights, Weights):
             why = ""
             if weights is None:
                 why = (
                     " (A parameter server returns None before the first push, and if it has none that are newer_than.)"
                 )
-            elif isinstance(weights, (tuple, list)) and any(isinstance(part, Weights) for part in weights):
+            elif isinstance(weights, (tuple, list)):
                 why = " Learner.update and Learner.learn return a pair: the weights are the second of it."
             raise UserError(
                 f"{call} takes Weights, as Learner.weights() and ParameterServer.pull() return them, not {described(weights)}.{why}"
             )
-        if self._table is not None and weights.table != self._table:
+        if self._table is not None:
             try:
                 check_table(weights.table, self._table)
             except ConfigError as error:
                 raise ConfigError(f"{call}: {error} Make all roles of a run from the same setup.") from None
-        size = sum(math.prod(shape) for _, shape in weights.table)
-        if np.shape(weights.flat) != (size,):
-            raise UserError(
-                f"{call}: the weights have an array of shape {list(np.shape(weights.flat))}; their table names {size:,} numbers."
-            )
-        check_arrays(call, weights)
+        self._check_arrays(call, weights, {"P": sum(math.prod(shape) for _, shape in weights.table)})
         check_whole(call, "the version of the weights", weights.version, 0)
-        if self._normalizes and (lacks := {"obs_count", "obs_mean", "obs_m2"} - weights.extra.keys()):
-            raise UserError(
-                f"{call}: the weights lack {' and '.join(sorted(lacks))} in their extra, by which observations are normalised. Keep "
-                "the extra of the weights that these were made from."
-            )
         self._table = weights.table
 
+    def check_fragment(self, call: str, fragment: object) -> None:
+        """Check what a worker has collected, if something is given."""
+        if fragment is not None or call != "Learner.observe":
+            self._check_part(call, fragment)
 
-class DataCheck:
-    """Refuses what workers of another run have collected.
-
-    Args:
-        name: of the algorithm.
-        collect: what its workers send (`Algorithm.collect`).
-        network: the network of the run, with the shapes of observations and actions.
-        lengths: of axes, such as P of the weights.
-    """
-
-    def __init__(self, name: str, collect: str, network: NetworkSpec, **lengths: int) -> None:
-        self.name, self._kind = name, _CONTENTS[collect]
-        self._network = network
-        self._shapes = {path: shape for path, shape in row_shapes(network).items() if "/" in path}
-        self._choices = {f"action/{leaf.path}": np.array(leaf.nvec) for leaf in network.actions if leaf.nvec}
-        """Number of actions of each discrete part."""
-        self._lengths = lengths
-        self._behaviour = ("log_prob", "value") if network.head == "actor_critic" else ()
-
-    def check(self, call: str, data: object) -> None:
-        """Check what a worker has collected.
-
-        Raises:
-            UserError: it is something else, or its observations or actions have other shapes.
-        """
-        if not isinstance(data, self._kind):
-            raise UserError(f"{call} takes {self._wanted()}, not {described(data)}.{self._advice(data)}")
-        check_arrays(call, data, lengths=self._lengths)
-        if not isinstance(data, Trajectory):
-            return
-        self._check_shapes(call, "obs", data.obs, 2)
-        self._check_shapes(call, "action", data.action, 2)
-        if data.final is not None:
-            self._check_shapes(call, "obs", data.final.obs, 1)
-        if lacks := [key for key in self._behaviour if key not in data.behaviour]:
-            raise UserError(
-                f"{call}: the trajectory lacks {' and '.join(lacks)} in its behaviour, so another algorithm's policy acted. "
-                f"{self.name} learns from what a Rollout of its own setup collects."
-            )
-
-    def check_parts(self, call: str, parts: Sequence[object]) -> None:
-        """Check the data of one update.
-
-        Raises:
-            UserError: as `check`; there is none; trajectories have different lengths.
-        """
-        if not parts:
-            raise UserError(f"{call} takes {self._wanted()} of one or more workers after timesteps; there is none.")
-        for part in parts:
-            self.check(call, part)
-        lengths = {part.num_rows for part in parts if isinstance(part, Trajectory)}
+    def check_data(self, call: str, data: Sequence[object]) -> None:
+        """Check the data of one update."""
+        if not data:
+            raise UserError(f"{call} takes {self._wanted} of one or more workers after timesteps; there is none.")
+        for part in data:
+            self._check_part(call, part)
+        lengths = {part.num_rows for part in data if isinstance(part, Trajectory)}
         if len(lengths) > 1:
             raise UserError(
                 f"{call} takes trajectories of equal length, not of {' and '.join(map(str, sorted(lengths)))} rows: make all "
                 "rollouts from the same setup, with one fragment_length."
             )
 
-    def check_sample(self, call: str, sample: object) -> None:
-        """Check rows drawn from a replay buffer.
+    def check_samples(self, call: str, samples: Sequence[object]) -> None:
+        """Check rows drawn from replay buffers."""
+        rows, size = [], self._batch_size
+        for sample in samples:
+            if not isinstance(sample, Sample):
+                raise UserError(
+                    f"{call} takes Samples, as Replay.sample returns them, not {described(sample)}. Give each as an argument of its own: "
+                    "learn(timesteps, *samples)."
+                )
+            self._check_arrays(call, sample, stack=self._stack)
+            rows.append(len(sample.id))
+        if not rows or len(set(rows)) != 1 or sum(rows) % size or size % len(rows):
+            raise UserError(
+                f"{call} takes samples of equal size, together a multiple of batch_size ({size}), whose number divides {size}: "
+                f"learn(timesteps, replay.sample({size}, timesteps)). These have {rows} rows."
+            )
 
-        Raises:
-            UserError: it is something else, or its observations or actions have other shapes.
-        """
+    def check_rows(self, call: str, sample: object, priorities: object, count: int) -> None:
+        """Check new priorities of the rows of a sample, from a buffer to which `count` rows have been added."""
         if not isinstance(sample, Sample):
-            one = isinstance(sample, (tuple, list)) and any(isinstance(part, Sample) for part in sample)
-            why = " Give each sample as an argument of its own: learn(timesteps, *samples)." if one else ""
-            raise UserError(f"{call} takes Samples, as Replay.sample returns them, not {described(sample)}.{why}")
-        check_arrays(call, sample)
-        for obs in (sample.data.obs, sample.data.next_obs):
-            self._check_shapes(call, "obs", obs, 1, self._network.pipeline.frame_stack)
-        self._check_shapes(call, "action", sample.data.action, 1)
+            raise UserError(f"{call} takes the Sample whose rows get the priorities, not {described(sample)}.")
+        self._check_arrays(call, sample, stack=self._stack)
+        try:
+            found = np.asarray(priorities, np.float64)
+        except (TypeError, ValueError):
+            found = np.empty((0, 0))
+        if found.shape != sample.id.shape or not (np.isfinite(found) & (found > 0)).all():
+            raise UserError(
+                f"{call} takes a finite priority above 0 for each of the sample's {len(sample.id)} rows, not {described(priorities)}. "
+                "Learner.learn returns a list with an array for each sample that it was given."
+            )
+        if sample.id.max(initial=-1) >= count:
+            raise UserError(
+                f"{call}: the sample has rows that were never in this buffer. Give it to the Replay that drew it."
+            )
 
-    def _check_shapes(self, call: str, what: str, tree: Tree, lead: int, frame_stack: int = 1) -> None:
-        """Check the shapes of observations or actions behind `lead` axes, and the numbers of discrete actions."""
-        wanted = {path: shape for path, shape in self._shapes.items() if path.startswith(what)}
-        values = {f"{what}/{path}": x for path, x in tree_leaves(tree)}
-        stack = (frame_stack,) if frame_stack > 1 else ()
-        for path in {**wanted, **values}:
-            here, there = wanted.get(path), values[path].shape[lead:] if path in values else None
-            if here is None or there not in (here, (*stack, *here)):
-                key = path.partition("/")[2]
-                name = {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
-                raise UserError(
-                    f"{call}: {name} {_of_shape(there)} in these data and {_of_shape(here)} in this run, so they come from "
-                    "another environment. Make all roles of a run from the same setup."
-                )
-            sizes, x = self._choices.get(path), values[path]
-            if sizes is not None and not (x.dtype.kind in "iu" and (x >= 0).all() and (x < sizes).all()):
-                raise UserError(
-                    f"{call}: these actions are not of this run's action space: whole numbers from 0 to below {sizes.tolist()}."
-                )
+    def _check_part(self, call: str, data: Any) -> None:
+        """Check what one worker has collected."""
+        if not isinstance(data, self._kind):
+            why = "Give the second of what Rollout.collect returns: report, data = rollout.collect(weights, timesteps)."
+            if isinstance(data, (tuple, list)):
+                why += " On Ray, call it with .options(num_returns=2). Give what each worker collected as an argument of its own."
+            raise UserError(f"{call} takes {self._wanted}, not {described(data)}. {why}")
+        self._check_arrays(call, data)
+        if lacks := [key for key in self._behaviour if isinstance(data, Trajectory) and key not in data.behaviour]:
+            raise UserError(
+                f"{call}: the trajectory lacks {' and '.join(lacks)} in its behaviour, so another algorithm's policy acted. "
+                f"{self._name} learns from what a Rollout of its own setup collects."
+            )
 
-    def _wanted(self) -> str:
-        """Name the data that workers of the algorithm send, for a message."""
-        return {
-            Trajectory: "a Trajectory",
-            Gradients: f"Gradients ({self.name}'s workers compute them)",
-            Fitness: f"Fitness ({self.name}'s workers play whole episodes)",
-        }[self._kind]
+    def _check_arrays(self, call: str, data: object, lengths: Mapping[str, int] | None = None, stack: int = 1) -> None:
+        """Check that the arrays of a Trajectory, Sample, ... have the right types and fit together.
 
-    def _advice(self, data: object) -> str:
-        if is_pair(data):
-            return " Rollout.collect returns (report, data): give the data alone. On Ray, call it with .options(num_returns=2)."
-        if isinstance(data, (tuple, list)) and any(isinstance(part, self._kind) for part in data):
-            return " Give what each worker collected as an argument of its own: update(timesteps, *data)."
-        return " Give the second of what Rollout.collect returns: report, data = rollout.collect(weights, timesteps)."
+        Args:
+            lengths: of axes, as far as they are known.
+            stack: frames of an observation.
+        """
+        known = {"1": 1, "2": 2, **self._lengths, **(lengths or {})}
+        for path, form in _ARRAYS[type(data)].items():
+            kind, *axes = form.split()
+            rows = self._rows.get(axes[-1])
+            leaves = dict(_leaves(data, path))
+            if rows is not None and leaves and leaves.keys() != rows.keys():
+                leaves = dict.fromkeys(rows)
+            for name, leaf in leaves.items():
+                shape = [] if rows is None else [*([stack] if stack > 1 and axes[-1] == "obs" else []), *rows[name]]
+                is_open, names = axes[-1] == "*", [axis for axis in axes if axis not in ("*", "obs", "action")]
+                if not _fits(leaf, kind, names, shape, known, is_open):
+                    where = ", ".join(f"{axis} = {known[axis]}" for axis in known if axis in form and axis.isupper())
+                    wanted = ", ".join([*names, *map(str, shape), *["..."] * is_open])
+                    what = f"{path.replace('?', '')} {name}".strip()
+                    raise UserError(
+                        f"{call}: {what} must be a NumPy array [{wanted}] of {_TYPES[kind.partition('<')[0]][1]}"
+                        f"{f', {where}' if where else ''}; it is {described(leaf)}. Make all roles of a run from the same setup, and give what "
+                        f"they return, or arrays as raypid.types.{type(data).__name__} describes them."
+                    )
 
 
-def _of_shape(shape: tuple[int, ...] | None) -> str:
-    return "are missing" if shape is None else f"have shape {list(shape)}"
+def _leaves(data: Any, path: str) -> Iterator[tuple[str, object]]:
+    """Yield the arrays of a field by their paths in it; none if it may be None and is."""
+    for name in path.split("."):
+        is_optional, name = name[-1] == "?", name.rstrip("?")
+        data = data.get(name) if isinstance(data, dict) else getattr(data, name, None)
+        if data is None and is_optional:
+            return
+    yield from tree_leaves(data)
 
 
-def check_priorities(call: str, sample: object, priorities: object) -> Array:
-    """Check new priorities of the rows of a sample; returns them as an array [N].
-
-    Raises:
-        UserError: `sample` is no Sample, or there is no priority above 0 for each of its rows.
-    """
-    if not isinstance(sample, Sample):
-        raise UserError(f"{call} takes the Sample whose rows get the priorities, not {described(sample)}.")
-    check_arrays(call, sample, only="id")
-    try:
-        found = np.asarray(priorities, np.float64)
-    except (TypeError, ValueError):
-        found = np.empty((0, 0))
-    if found.shape != sample.id.shape:
-        raise UserError(
-            f"{call} takes one priority for each of the sample's {len(sample.id)} rows, not {described(priorities)}. "
-            "Learner.learn returns a list with an array for each sample that it was given."
-        )
-    if (bad := found[~((found > 0) & np.isfinite(found))]).size:
-        raise UserError(f"{call} takes finite priorities above 0, not {shown(bad[0].item())}.")
-    return found
+def _fits(
+    leaf: object, kind: str, axes: Sequence[str], shape: Sequence[int], known: dict[str, int], is_open: bool
+) -> bool:
+    """Whether an array has a type and `axes`, then those of `shape`, or any if `is_open`. Adds the lengths of axes that are not known yet to
+    `known`."""
+    kind, _, below = kind.partition("<")
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in _TYPES[kind][0]:
+        return False
+    lead, rest = leaf.shape[: len(axes)], leaf.shape[len(axes) :]
+    if len(lead) < len(axes) or not (is_open or list(rest) == list(shape)):
+        return False
+    for axis, length in zip(axes, lead, strict=True):
+        more = int(axis[2:] or 0)
+        if (length == more and axis != "K") or known.setdefault(axis[0], length - more) != length - more:
+            return False
+    return kind != "int" or not leaf.size or bool(leaf.min() >= 0 and leaf.max() < known.get(below, math.inf))

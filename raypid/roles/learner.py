@@ -5,38 +5,47 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
-from operator import attrgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
 from raypid.algorithms.base import Algorithm, State
 from raypid.errors import Diverged, UserError
-from raypid.nn.network_spec import NetworkSpec
-from raypid.ops.normalizer import Moments, merge_moments
-from raypid.roles.acting import register_networks
-from raypid.roles.actor import Program
-from raypid.roles.divergence import check_update, is_sound
+from raypid.ops.normalizer import Moments, inverse_deviation, merge_moments, zero_moments
+from raypid.ops.sum_tree import importance
+from raypid.roles.divergence import check_update, is_sound, quiet
+from raypid.roles.role import Role, checked
+from raypid.roles.setup import Setup
 from raypid.runtime.calls import called
-from raypid.settings.config import Config
 from raypid.state_tree import fingerprint
 from raypid.storage.checkpoint import CheckpointError, refusing
 from raypid.types import (
+    Array,
+    Collected,
     Collective,
     Fitness,
-    Gradients,
     LearnerCopy,
+    Metrics,
+    Priorities,
+    Report,
+    Sample,
+    Sequences,
     Trajectory,
+    Transition,
     Update,
     Weights,
     concat_fitness,
     concat_trajectories,
     tree_leaves,
+    tree_map,
 )
+
+if TYPE_CHECKING:
+    from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 
 COPY_BYTES_PER_S = 5e8
 """At least so much of a state is pickled, sent and copied in a second; by it and by the clock the cost of a copy is bounded."""
@@ -50,35 +59,36 @@ class Meeting(Collective, Protocol):
     def leave(self) -> None: ...
 
 
-class Learner:
-    """Holds the algorithm, and joins what it learns from in the order given, which is the workers'.
+def num_updates_of(value: Metrics | Priorities) -> int:
+    """The number of updates that a call to learn has made."""
+    return value.num_updates
+
+
+class Learner(Role):
+    """Holds the algorithm: its networks, optimizers, and the moments that observations and rewards are normalised by.
+
+    Algorithms that learn from what comes in have `update`. Algorithms with replay have `observe` and `learn`.
 
     Args:
-        algorithm: the class itself: names that the user has registered are not known in every process.
-        networks: registered networks by name, for the same reason.
+        setup: what `raypid.setup(...)` returned.
         collective: the other learners of the run, if there are several. They meet (`open`, `join`) before anything else.
-        program: learns in place of the algorithm, if it is given.
+
+    Raises:
+        UserError: `setup` is no Setup.
     """
 
-    algorithm: Algorithm[Any]
-
-    def __init__(
-        self,
-        algorithm: type[Algorithm[Config]],
-        config: Config,
-        spec: NetworkSpec,
-        seed: int,
-        networks: Mapping[str, type] | None = None,
-        num_threads: int = 1,
-        collective: Meeting | None = None,
-        program: Program | None = None,
-    ) -> None:
-        register_networks(networks or {})
-        self.algorithm = algorithm(config, spec, seed)
+    def __init__(self, setup: Setup, collective: Meeting | None = None) -> None:
+        super().__init__(setup)
+        self.setup = setup
+        self.algorithm: Algorithm[Any] = setup.algorithm(setup.config, setup.network, setup.spec.seed)
+        self.returns = zero_moments(1)
+        """Moments of the discounted returns of all workers, where rewards from replay are divided by their deviation."""
+        self._sums: dict[str, tuple[float, int]] = {}
+        """Of updates without replay since the last call of `metrics`: name -> (sum, number of updates)."""
         self._began = 0
         """Environment steps before the batch that is learnt from now."""
         if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(num_threads)
+            sys.modules["torch"].set_num_threads(setup.num_threads)
         self.collective = collective
         self.diverged: Diverged | None = None
         """Why its weights are of no use, until it is given others."""
@@ -89,10 +99,13 @@ class Learner:
         """With several learners: the state before a recent update."""
         self._copy_at = 0.0
         self._update = self.algorithm.update
-        if program is not None:
-            program = copy.copy(program)
+        if setup.program is not None:
+            program = copy.copy(setup.program)
             program.algorithm_instance = self.algorithm
             self._update = program.update
+        if setup.initial is not None:
+            self.set_weights(setup.initial)
+        self.check_by(setup, weights=self.algorithm.weights())
 
     def open(self) -> str:
         """Open the collective, on rank 0; returns the address at which the other learners join."""
@@ -110,17 +123,26 @@ class Learner:
         assert self.collective is not None
         self.collective.leave()
 
-    @called(splits_after=0, progress=attrgetter("num_updates"))
-    def update(self, *parts: Trajectory | Gradients | Fitness, timesteps: int) -> tuple[Update, Weights]:
-        """Learn from trajectories of equal length, gradients or fitness; returns what was done and the new weights.
+    @called(splits_after=1, progress=num_updates_of)
+    @checked
+    def update(self, timesteps: int, *data: Collected) -> tuple[Metrics, Weights]:
+        """Make one update from what workers have collected with these or recent weights. For algorithms without replay.
+
+        Args:
+            timesteps: environment steps of the whole run so far. Schedules go by them.
+            data: what each worker collected, in the order of the workers if the run is to be repeatable. All of it is one batch.
+
+        Returns:
+            The metrics of this update by name. The algorithm's page explains them under `learner/NAME`.
+            The new weights.
 
         Raises:
-            UserError: a user's `update` did not return an Update.
+            UserError: the algorithm has a replay buffer, or `data` is not what a Rollout of this setup collects.
             Diverged: the update, or the one before, left something that is not finite.
         """
         self.check_sound()
         with self._changing():
-            batch = self._joined(parts)
+            batch = self._joined(data)
             # the last batch of a run reaches beyond its end, where open schedules would be 0
             end = self.algorithm.run_end
             update = self._update(batch, timesteps if end is None or timesteps < end else self._began)
@@ -129,13 +151,109 @@ class Learner:
                 raise UserError(
                     f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
                 )
-        self.check(update, batch, timesteps)
+        self._check_update(update, batch, timesteps)
+        for name, x in update.metrics.items():
+            total, num = self._sums.get(name, (0.0, 0))
+            self._sums[name] = total + x, num + 1
         weights = self.algorithm.weights()
-        update.version = weights.version
-        return update, weights
+        return Metrics(update.metrics, update.num_updates, weights.version), weights
 
-    def check(self, update: Update, batch: object, timesteps: int) -> None:
-        """Check what an update has made, before anybody is given it.
+    @quiet
+    @checked
+    def observe(self, report: Report, fragment: Collected | None = None) -> None:
+        """Take in what rewards and observations are normalised by. For algorithms with replay.
+
+        Call it once for each call of `Rollout.collect`, before `learn`. It may be left out if both `normalize_rewards` and
+        `normalize_observations` are off; `learn` refuses to go on without it otherwise.
+
+        Args:
+            report: has the moments of discounted returns, by which `normalize_rewards` divides rewards, and those of observations.
+            fragment: has the moments of observations too. It is looked at if a report of your own has none.
+
+        Raises:
+            UserError: the algorithm has no replay buffer, or this is not what a Rollout of this setup collects.
+        """
+        if report.returns is not None:
+            self.returns = merge_moments(self.returns, report.returns)
+        self.algorithm.merge(getattr(fragment, "moments", None) if report.moments is None else report.moments)
+
+    @called(splits_after=1, progress=num_updates_of)
+    @checked
+    def learn(self, timesteps: int, *samples: Sample) -> tuple[Priorities, Weights]:
+        """Make updates from samples of one or several Replays: one for each `batch_size` rows. For algorithms with replay.
+
+        Args:
+            timesteps: environment steps of the whole run so far. Schedules go by them.
+            samples: one of each Replay, all of the same size. Their rows together are a multiple of `batch_size`: with
+                `updates_per_call * batch_size` rows, one call makes `updates_per_call` updates. Each update takes as many rows of every sample.
+
+        Returns:
+            New priorities for `Replay.set_priorities`: a list with an array [N] for each sample, in their order. It is empty unless
+                `prioritized`.
+            The new weights. (The metrics of these updates come with `metrics`.)
+
+        Raises:
+            UserError: the algorithm has no replay buffer, the samples are of another environment, their rows are no whole number of
+                batches, or `observe` was left out though settings need it.
+            Diverged: an update, or one before, left something that is not finite.
+        """
+        algorithm, rows = self._off_policy, sum(len(sample.id) for sample in samples)
+        if self.checks is not None:
+            self._check_observed()
+        sample = interleave(samples, rows // algorithm.rows)
+        sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
+        update = self._learn_from(sample, timesteps)
+        parts: list[Array] = []
+        if update.priorities is not None:
+            by_sample = update.priorities.reshape(update.num_updates, len(samples), -1)
+            parts = [np.ascontiguousarray(by_sample[:, i]).ravel() for i in range(len(samples))]
+        return Priorities(parts, update.num_updates), algorithm.weights()
+
+    @property
+    def _off_policy(self) -> OffPolicy[OffPolicyConfig]:
+        """The algorithm, which learns from replay."""
+        return cast("OffPolicy[OffPolicyConfig]", self.algorithm)
+
+    def _learn_from(self, sample: Sample | Sequences, timesteps: int) -> Update:
+        """Make the updates of a sample, with rewards divided by the deviation of the returns so far."""
+        self.check_sound()
+        self._off_policy.reward_factor = np.float32(inverse_deviation(self.returns))
+        with self._changing():
+            update = self.algorithm.update(sample, timesteps)
+        self._check_update(update, sample, timesteps)
+        return update
+
+    def _check_observed(self) -> None:
+        """Check that there is something to normalise by.
+
+        Raises:
+            UserError: `observe` was left out.
+        """
+        moments = self.algorithm.moments
+        idle = {
+            "normalize_rewards": self.setup.spec.returns is not None and not self.returns.num_rows,
+            "normalize_observations": moments is not None and not moments.num_rows,
+        }
+        if needs := [name for name, is_idle in idle.items() if is_idle]:
+            raise UserError(
+                f"Learner.learn: {' and '.join(needs)} had nothing to go by. Call observe(report) for each fragment that goes "
+                f"into a Replay, or set {' and '.join(needs)} to false."
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """The mean of each of the algorithm's metrics over the updates since the last call; {} if there was none. With
+        `normalize_rewards` and replay, also `reward_factor`, by which rewards are multiplied.
+
+        The algorithm's page explains them under `learner/NAME`.
+        """
+        if self.setup.replay is None:
+            sums, self._sums = self._sums, {}
+            return {name: total / num for name, (total, num) in sums.items()}
+        factor = {} if self.setup.spec.returns is None else {"reward_factor": inverse_deviation(self.returns)}
+        return self._off_policy.metrics() | factor
+
+    def _check_update(self, update: Update, batch: object, timesteps: int) -> None:
+        """Check what an update has made, before anybody is given it, and count it.
 
         Raises:
             Diverged: something is not finite.
@@ -168,9 +286,7 @@ class Learner:
                 "The given weights are not finite: the run that wrote them had diverged. Take an earlier checkpoint."
             )
 
-    def _joined(
-        self, parts: tuple[Trajectory | Gradients | Fitness, ...]
-    ) -> Trajectory | Fitness | list[Trajectory | Gradients | Fitness]:
+    def _joined(self, parts: tuple[Collected, ...]) -> Trajectory | Fitness | list[Collected]:
         """One batch of all parts, with the moments of what all workers saw, those of other learners included. Gradients stay
         apart: the algorithm says how they add up."""
         if self.algorithm.collect == "gradients":
@@ -238,31 +354,42 @@ class Learner:
 
     @called(to="first")
     def weights(self) -> Weights:
-        """A copy of the current weights.
+        """A copy of the newest weights, for `Rollout.collect`, `ParameterServer.push` and `Evaluator.evaluate`.
+
+        Returns:
+            The weights: `version` (updates so far), `flat` [P] float32, `table` (name and shape of each part of `flat`), `extra` (arrays
+                that are not trained, such as the moments of observations).
 
         Raises:
-            Diverged: they are of no use.
+            Diverged: an update left something that is not finite.
         """
         self.check_sound()
         return self.algorithm.weights()
 
     @called(gives_state=True)
+    @checked
     def set_weights(self, weights: Weights) -> None:
-        """Start from given weights."""
+        """Start from given weights, with optimizers as they are. Their version goes on, unless the learner's own is newer.
+
+        Raises:
+            ConfigError: they belong to another network.
+            UserError: they are no Weights, or not finite.
+        """
         self.algorithm.set_weights(weights)
         self._check_given()
 
     @called(to="first")
     def state_dict(self) -> State:
-        """Everything that the next update depends on.
+        """Everything that the next update depends on apart from its data: networks, optimizers, moments, random numbers, counters.
 
         Raises:
-            Diverged: it is of no use, and not to be saved.
+            Diverged: an update left something that is not finite.
         """
         self.check_sound()
         if not is_sound(self.algorithm):
             raise Diverged("the weights are not finite")
-        return self.algorithm.state_dict()
+        state = self.algorithm.state_dict()
+        return state if self.setup.replay is None else {**state, "returns": self.returns.as_arrays()}
 
     def fingerprints(self) -> dict[str, str]:
         """A checksum of each part of `state_dict`, by name."""
@@ -273,15 +400,18 @@ class Learner:
         return self.algorithm.in_force()
 
     @called(gives_state=True)
+    @checked
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned.
 
         Raises:
             CheckpointError: it is no such state.
-            ConfigError: it is that of other networks.
+            ConfigError: it is that of another network.
         """
         with refusing("The learner's state in the checkpoint"):
-            self.algorithm.load_state_dict(state)
+            returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else self.returns
+            self.algorithm.load_state_dict({name: part for name, part in state.items() if name != "returns"})
+            self.returns = returns
         self._check_given(CheckpointError)
 
     @called(lasts=True)
@@ -312,3 +442,21 @@ class KeptLearner:
 
     def state_dict(self) -> dict[str, Any]:
         return self.kept.state
+
+
+def interleave(samples: Sequence[Sample], num: int) -> Sample:
+    """Join samples into `num` batches after each other, each with an equal part of every sample's rows."""
+
+    def join(*parts: Array) -> Array:
+        cut = [p.reshape(num, -1, *p.shape[1:]) for p in parts]
+        joined = np.concatenate(cut, 1)
+        return joined.reshape(-1, *joined.shape[2:])
+
+    data = Transition(
+        obs=tree_map(join, *(s.data.obs for s in samples)),
+        action=tree_map(join, *(s.data.action for s in samples)),
+        reward=join(*(s.data.reward for s in samples)),
+        discount=join(*(s.data.discount for s in samples)),
+        next_obs=tree_map(join, *(s.data.next_obs for s in samples)),
+    )
+    return Sample(data, *(join(*(getattr(s, n) for s in samples)) for n in ("id", "probability", "weight")))

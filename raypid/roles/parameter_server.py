@@ -10,10 +10,11 @@ from typing import TypeAlias
 import numpy as np
 
 from raypid.errors import UserError
-from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import read_policy_weights, save_policy
-from raypid.roles.given import NetworkCheck, check_folder, check_whole
+from raypid.roles.role import Role, checked
+from raypid.roles.setup import WorkerSetup
 from raypid.storage.checkpoint import find_policy
+from raypid.storage.neighbours import refuse_file_name
 from raypid.types import Array, Weights
 
 Parameters: TypeAlias = tuple[int, dict[str, Array]]
@@ -22,16 +23,25 @@ Learnt: TypeAlias = tuple[Weights, dict[str, Array]]
 """A learner's new weights, and how far its parameters have moved, by network."""
 
 
-class ParameterServer:
-    """One version of the weights of `network`: the newest that was pushed."""
+class ParameterServer(Role):
+    """Holds the newest weights: the learner pushes, rollouts and evaluator pull; `save` and `restore` keep them on disk.
 
-    def __init__(self, network: NetworkSpec) -> None:
-        self.network = network
-        self._check = NetworkCheck(network)
+    Args:
+        setup: what `raypid.setup(...)` returned.
+
+    Raises:
+        UserError: `setup` is no Setup.
+    """
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        super().__init__(setup)
+        self.network = setup.network
+        self.check_by(setup)
         self._weights: Weights | None = None
         self.pushes = self.pulls = self.refused = 0
         """Calls so far; pushes count what was taken, `refused` what was older than the version here."""
 
+    @checked
     def push(self, weights: Weights) -> int:
         """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
 
@@ -41,7 +51,6 @@ class ParameterServer:
             ConfigError: they belong to another network.
             UserError: they are no Weights.
         """
-        self._check.check("ParameterServer.push", weights)
         if self._weights is None or weights.version >= (version := self._weights.version):
             self.pushes += 1
             self._weights = weights
@@ -52,10 +61,11 @@ class ParameterServer:
                 f"ParameterServer.push: refused weights of version {weights.version:,}, since version {version:,} is here; "
                 "rollouts go on with that one. Let the learner go on from it, with learner.set_weights(server.pull()), or replace it, "
                 "with server.reset(learner.weights()). Further refusals are only counted, in metrics()['refused'].",
-                stacklevel=2,
+                stacklevel=3,  # the caller of `checked`
             )
         return version
 
+    @checked
     def reset(self, weights: Weights) -> int:
         """Hold `weights`, whatever their version; returns it. For a run that begins, or goes on from a checkpoint.
 
@@ -63,10 +73,10 @@ class ParameterServer:
             ConfigError: they belong to another network.
             UserError: they are no Weights.
         """
-        self._check.check("ParameterServer.reset", weights)
         self._weights = weights
         return weights.version
 
+    @checked
     def pull(self, newer_than: int | None = None) -> Weights | None:
         """The newest weights; None if there are none yet.
 
@@ -76,14 +86,11 @@ class ParameterServer:
         Raises:
             UserError: `newer_than` is no whole number.
         """
-        if newer_than is not None:
-            newer_than = check_whole(
-                "ParameterServer.pull", "newer_than, a version such as weights.version,", newer_than, -1
-            )
         self.pulls += 1
         w = self._weights
         return w if w is None or newer_than is None or w.version > newer_than else None
 
+    @checked
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a policy folder, which `raypid.load_policy`, `restore` and the setting `init_from` read.
 
@@ -91,11 +98,12 @@ class ParameterServer:
             UserError: there are no weights yet, or `folder` is no path.
             RuntimeError: it cannot be written.
         """
-        folder = check_folder("ParameterServer.save", folder)
+        refuse_file_name(folder, "ParameterServer.save")
         if self._weights is None:
             raise UserError("ParameterServer.save: it holds no weights yet. Push some first: push(learner.weights()).")
         save_policy(Path(folder), self.network, self._weights)
 
+    @checked
     def restore(self, folder: str | os.PathLike[str]) -> int:
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
 
@@ -106,9 +114,7 @@ class ParameterServer:
             CheckpointError: there is nothing, or it is damaged.
             UserError: `folder` is no path.
         """
-        call = "ParameterServer.restore"
-        _, weights, _, _ = read_policy_weights(find_policy(Path(check_folder(call, folder))))
-        self._check.check(call, weights)
+        _, weights, _, _ = read_policy_weights(find_policy(Path(folder)))
         return self.reset(weights)
 
     def metrics(self) -> dict[str, float]:

@@ -11,40 +11,36 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from raypid.algorithms.base import AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
-from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.callbacks import Callbacks
 from raypid.loops.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.loops.sources import AsynchronousLearners, ReplaySource, ShardedReplay
 from raypid.loops.weights import ByReference, ByServers
-from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_spec import NetworkSpec
-from raypid.ops.normalizer import DiscountedReturns
 from raypid.phases import phase
 from raypid.plugins.modules import apart, entry_name, names_file
-from raypid.plugins.registry import NETWORKS
-from raypid.replay.base import Replay, replay_factory
-from raypid.replay.buffer import ReplaySpec, row_shapes
-from raypid.roles.acting import RolloutSpec
-from raypid.roles.actor import Actor, Program
-from raypid.roles.by_hand import rollout_factory
 from raypid.roles.learner import Learner
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
-from raypid.roles.replay_learner import ReplayLearner, ShardLearner
+from raypid.roles.program_worker import Program
+from raypid.roles.replay import Replay
+from raypid.roles.replay_learner import ReplayLearner
 from raypid.roles.rollout import Rollout
+from raypid.roles.setup import Setup
 from raypid.run.evaluation import Evaluations
 from raypid.run.known_keys import kinds_of_losses
 from raypid.run.placement import place
-from raypid.run.resolve import AlgorithmClass, ResolvedRun, env_spec_of
+from raypid.run.resolve import AlgorithmClass, ResolvedRun
+from raypid.run.setup import setup_of
 from raypid.runtime.collective import TorchCollective
 from raypid.runtime.handle import Backend, Handle, places
 from raypid.runtime.plan import STORE, Placement
-from raypid.runtime.resources import ResourceError, limit_threads, num_cores
+from raypid.runtime.resources import ResourceError, limit_threads
 from raypid.runtime.stateful import StatefulGroup
 from raypid.runtime.supervisor import START_S, Group, Losses
 from raypid.settings.config import Config, ConfigError
@@ -78,14 +74,12 @@ def assemble(run: ResolvedRun) -> tuple[ResolvedRun, Context, Evaluations, list[
             why = f"{entry_name(config.env)} cannot be seeded: its reset() takes no seed, and it has no seed(n)."
             notes.append(f"{why} Another run with this seed differs.")
         limit_threads(1)  # BLAS multiplies small matrices here; torch has threads of its own
-        spec = rollout_spec(algorithm, config, network)
-        spec.callbacks = run.callbacks if backend.name == "local" else _copied(run.callbacks)
+        setup = replace(setup_of(run), checks=False)  # raypid's own loops make no such mistakes
+        callbacks = run.callbacks if backend.name == "local" else _copied(run.callbacks)
         losses = Losses(config.max_restarts, kinds_of_losses(config))
-        builder = _Builder(algorithm, algorithm.portable(config), spec, backend, run.request.program, losses, run.plan)
+        builder = _Builder(setup, callbacks, backend, losses, run.plan)
         with phase(_building(algorithm, config, network)):
             learner = builder.learner()
-            if run.initial is not None:
-                backend.get(learner.submit(Learner.set_weights, run.initial))
         with phase("starting workers" if config.on_ray else "making environments"):
             workers = builder.workers()
         context = Context(backend, workers, learner, builder.publisher(learner, workers))
@@ -94,35 +88,13 @@ def assemble(run: ResolvedRun) -> tuple[ResolvedRun, Context, Evaluations, list[
             context.replay = builder.replay_plan(learner)
         if algorithm.flow == "async":
             context.plan = builder.asynchronous_plan()
-        spec = replace(spec, env=run.evaluation_env)
         local, node = backend.name == "local", run.plan.place("evaluator").node
         parallel = config.evaluation_parallel if local else run.plan.at["evaluator"]
-        evaluations = Evaluations(config, context, spec, parallel=bool(parallel), node=node)
+        evaluations = Evaluations(config, context, setup.for_workers(), parallel=bool(parallel), node=node)
         return run, context, evaluations, notes
     except BaseException:
         backend.shutdown()
         raise
-
-
-def rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec) -> RolloutSpec:
-    """What the workers are made from, without callbacks."""
-    idle = {**config.idle(), **idle_settings(config, network)}
-    returns = None
-    if isinstance(config, OffPolicyConfig) and config.normalize_rewards:  # the learners of other algorithms see to that
-        returns = DiscountedReturns(config.gamma, config.reward_scale, config.reward_clip)
-    return RolloutSpec(
-        env=replace(env_spec_of(config), staggers=algorithm.staggers),
-        network=network,
-        fragment_length=config.fragment_length,
-        seed=config.seed or 0,
-        observation_noise=config.observation_noise,
-        action_noise=config.action_noise,
-        noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
-        max_crashes=config.max_restarts,
-        record_memory=algorithm.flow == "replay" and bool(network.memory),
-        returns=returns,
-        networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
-    )
 
 
 def _copied(callbacks: Callbacks | None) -> Callbacks | None:
@@ -143,12 +115,10 @@ def _copied(callbacks: Callbacks | None) -> Callbacks | None:
 class _Builder:
     """Builds the roles of a run, and what its loop has to know, once the settings were checked."""
 
-    algorithm: AlgorithmClass
-    config: Config
-    """The settings as learners and workers have them."""
-    spec: RolloutSpec
+    setup: Setup
+    callbacks: Callbacks | None
+    """Of the workers."""
     backend: Backend
-    program: RunProgram | None
     losses: Losses
     plan: Placement
 
@@ -158,16 +128,12 @@ class _Builder:
         Raises:
             ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
         """
-        c, algorithm, spec, backend = self.config, self.algorithm, self.spec, self.backend
-        given = (spec.network, spec.seed, spec.networks, learner_threads(algorithm, c, spec.network))
-        build: Callable[..., Learner] = partial(Learner, algorithm, c, *given, program=self.program)
-        if isinstance(c, OffPolicyConfig):
-            assert issubclass(algorithm, OffPolicy)
-            alone = c.num_learners > 1 and c.learner_sync == "asynchronous"  # each updates with its part of a batch
-            part = c.replace({"batch_size": c.batch_size // c.num_learners}) if alone else c
-            build = partial(ReplayLearner, algorithm, part, *given, replay=self._replay_factory(c))
-            if c.num_replay_shards:
-                build = partial(ShardLearner, algorithm, c, *given)
+        c, setup, backend = self.setup.config, self.setup, self.backend
+        build: Callable[..., Learner] = partial(Learner, setup)
+        if isinstance(c, OffPolicyConfig) and not c.num_replay_shards:
+            if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each updates with its part of a batch
+                setup = replace(setup, config=c.replace({"batch_size": c.batch_size // c.num_learners}))
+            build = partial(ReplayLearner, setup, num_shards=max(1, c.num_learners))
         try:
             if c.num_learners and backend.name != "local":
                 return self._learners(build)
@@ -180,13 +146,13 @@ class _Builder:
 
     def _learners(self, build: Callable[..., Learner]) -> StatefulGroup:
         """`num_learners` actors with an equal part of the GPUs each, which update together or, if the settings say so, alone."""
-        c = self.config
+        c = self.setup.config
         gpus = c.num_gpus / c.num_learners
         own_buffer = isinstance(c, OffPolicyConfig) and not c.num_replay_shards
         together = c.num_learners > 1 and (not isinstance(c, OffPolicyConfig) or c.learner_sync == "all_reduce")
 
         def factory(rank: int, restarts: int) -> Callable[[], Learner]:
-            more: dict[str, object] = {"rank": rank} if own_buffer else {}
+            more: dict[str, object] = {"shard": rank} if own_buffer else {}
             if together:
                 # NCCL refuses two members on one GPU; the gradients of users' models are NumPy's
                 nccl = gpus >= 1 and c.device != "cpu" and not isinstance(c, CustomModelConfig)
@@ -205,11 +171,9 @@ class _Builder:
 
     def workers(self) -> Workers:
         """The rollout workers. Returns once all are built, so that an environment that cannot be made fails here."""
-        c = self.config
-        build: Callable[..., object] = rollout_factory(self.algorithm, c, self.spec)
-        if self.program is not None:
-            build = partial(Actor, self.spec, self.program)
-        shared = [self.backend.put(array) for array in self.algorithm.shared(c)]
+        c, setup = self.setup.config, self.setup.for_workers()
+        build = partial(Rollout, replace(setup, spec=replace(setup.spec, callbacks=self.callbacks)))
+        shared = [self.backend.put(array) for array in self.setup.algorithm.shared(c)]
         workers: Workers = Group(
             self.backend,
             lambda index, restarts: partial(build, index, restarts, *shared),
@@ -223,62 +187,56 @@ class _Builder:
         workers.call_all(Rollout.ready)
         return workers
 
-    def _replay_factory(self, c: OffPolicyConfig) -> Callable[[int], Replay]:
-        """Builds one of the buffers that share the data, given its index."""
-        assert issubclass(self.algorithm, OffPolicy)
-        shards = c.num_replay_shards or max(1, c.num_learners)
-        return replay_factory(self.algorithm.replay_kind(c), replay_spec(c, self.spec.network).part(shards))
-
     def _replay_source(self, c: OffPolicyConfig, learner: Handle) -> ReplaySource:
         """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
-        round_bytes = self._row_bytes() * c.fragment_length * c.num_envs_per_worker
         most_kept = c.buffer_size // (c.fragment_length * c.num_envs_per_worker)
         if store := self.backend.resources().get(STORE):
-            most_kept = min(most_kept, int(KEPT_SHARE * store / round_bytes))
+            most_kept = min(most_kept, int(KEPT_SHARE * store / self._fragment_bytes()))
         if c.num_replay_shards:
-            replay = self._replay_factory(c)
-            build = lambda index: partial(replay, index)  # noqa: E731
+            shards = partial(Replay, replace(self.setup, initial=None), num_shards=c.num_replay_shards)
+            build = lambda index: partial(shards, index)  # noqa: E731
             return ShardedReplay(self.backend, learner, c, self.losses, build, self.plan, most_kept=most_kept)
         if isinstance(learner, StatefulGroup) and len(learner) > 1 and c.learner_sync == "asynchronous":
             shared, place = partial(SharedParameters, 1 / c.num_learners), self.plan.place("other")
             return AsynchronousLearners(self.backend, learner, c, self.losses, shared, place, most_kept=most_kept)
         return ReplaySource(self.backend, learner, c, self.losses, most_kept=most_kept)
 
-    def _row_bytes(self) -> int:
-        """Bytes of an observation, and some for the rest of a row."""
-        leaves = self.spec.network.pipeline.leaves
-        return 64 + sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+    def _fragment_bytes(self) -> int:
+        """About the bytes of a fragment: its observations, and some for the rest of each row."""
+        c, leaves = self.setup.config, self.setup.network.pipeline.leaves
+        row = 64 + sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+        return row * c.fragment_length * c.num_envs_per_worker
 
     def replay_plan(self, learner: Handle) -> ReplayPlan:
         """Settings of the replay loop."""
-        c = self.config
+        c = self.setup.config
         assert isinstance(c, OffPolicyConfig)
         round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
         slack = 0.0 if self.backend.name == "local" else round_steps * c.updates_per_step
-        return ReplayPlan(c, partial(self.algorithm.exploration, c), self._replay_source(c, learner), slack)
+        return ReplayPlan(c, partial(self.setup.algorithm.exploration, c), self._replay_source(c, learner), slack)
 
     def asynchronous_plan(self) -> AsynchronousPlan:
         """Settings of the asynchronous loop."""
-        c = self.config
+        c, algorithm, program = self.setup.config, self.setup.algorithm, cast("RunProgram | None", self.setup.program)
         assert isinstance(c, AsynchronousConfig)
         return AsynchronousPlan(
-            update_size=self.algorithm.update_size(c),
+            update_size=algorithm.update_size(c),
             min_parts=max(1, c.num_learners),
             in_flight=1 if self.backend.name == "local" else c.fragments_in_flight,
             steps_per_iteration=c.steps_per_iteration,
-            exploration=partial(self.algorithm.exploration, c),
+            exploration=partial(algorithm.exploration, c),
             max_staleness=c.max_staleness,
-            max_parts=None if self.program is None else self.program.num_storages,
+            max_parts=None if program is None else program.num_storages,
         )
 
     def publisher(self, learner: Handle, workers: Workers) -> ByReference:
         """Sends the weights with each call, or from a parameter server on each node that has workers."""
-        c, backend = self.config, self.backend
+        c, backend = self.setup.config, self.backend
         if not c.parameter_server:
             return ByReference(backend, learner)
         servers = [self.plan.place("server", i).node for i in range(len(self.plan.at["server"]))]
         nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
-        factory = partial(ParameterServer, self.spec.network)
+        factory = partial(ParameterServer, self.setup.for_workers())
         return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses)
 
 
@@ -288,30 +246,6 @@ def _building(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> str
         return "starting learners"
     needs_torch = algorithm.flow == "replay" or not network.torch_free
     return "loading torch" if needs_torch and "torch" not in sys.modules else "building the learner"
-
-
-def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> int:
-    """Threads of the learner."""
-    width = max(network.hidden, default=0)
-    most = num_cores() if network.images or width >= 256 else 1  # narrow layers are slower on several threads
-    if c.num_learners or algorithm.collect == "fitness":
-        most = 1  # a population learns without torch, and acts faster on one
-    return c.num_threads or most
-
-
-def replay_spec(c: OffPolicyConfig, network: NetworkSpec) -> ReplaySpec:
-    """What a buffer of all data is made from."""
-    return ReplaySpec(
-        capacity=c.buffer_size,
-        n_step=c.n_step,
-        gamma=c.gamma,
-        frame_stack=c.frame_stack,
-        reward_scale=c.reward_scale,
-        reward_clip=c.reward_clip,
-        priority_exponent=c.priority_exponent if c.prioritized else 0.0,
-        seed=c.seed or 0,
-        columns=row_shapes(network),
-    )
 
 
 def _short(name: str) -> str:

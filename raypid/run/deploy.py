@@ -30,6 +30,7 @@ from raypid.plugins.extras import need
 from raypid.plugins.trust import check_names
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import EVALUATION_INDEX, MAX_STREAMS, Evaluator, Order
+from raypid.roles.setup import WorkerSetup
 from raypid.runtime.resources import limit_threads
 from raypid.settings.config import coerce
 from raypid.storage.checkpoint import CheckpointError, find_policy, refusing
@@ -85,7 +86,8 @@ def evaluate_policy(
     try_policy(place, network, weights)
     env = env or environment_of(folder, trust=trust)
     _check_spaces(network, env, folder)
-    evaluator = Evaluator(RolloutSpec(env=env, network=network, fragment_length=1, seed=seed))
+    spec = RolloutSpec(env=env, network=network, fragment_length=1, seed=seed)
+    evaluator = Evaluator(WorkerSetup(spec=spec, evaluation=spec, checks=False))
     summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
     info["env"]["env"] = env.env
     info.setdefault("algorithm", "unknown")

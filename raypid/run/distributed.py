@@ -20,7 +20,7 @@ from raypid.plugins.extras import need
 from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import ALGORITHMS
 from raypid.report.panel import IntervalLines
-from raypid.roles.actor import DistributedWrapper as DistributedWrapper
+from raypid.roles.program_worker import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import new_run_folder
 from raypid.run.resolve import look, settle

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from raypid.loops.loops import Context
 from raypid.phases import phase
-from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import CONFIRM_EPISODES, Evaluation, Evaluator, Order, cut_note
 from raypid.roles.learner import Learner
-from raypid.roles.rollout import RolloutWorker
+from raypid.roles.rollout import Rollout
+from raypid.roles.setup import WorkerSetup
 from raypid.runtime.handle import ArgumentLost, Future, places
 from raypid.runtime.supervisor import Call, Group, Losses
 from raypid.settings.config import Config
@@ -59,13 +59,15 @@ class Evaluations:
     """The evaluations of one training run."""
 
     def __init__(
-        self, config: Config, context: Context, spec: RolloutSpec, *, parallel: bool, node: str | None = None
+        self, config: Config, context: Context, setup: WorkerSetup, *, parallel: bool, node: str | None = None
     ) -> None:
         self.config, self.context = config, context
         local = context.backend.name == "local"
-        self.inline: Here | InWorker = Here(context, spec) if local else InWorker(config, context, spec)
+        self.inline: Here | InWorker = Here(context, setup) if local else InWorker(config, context, setup)
         """Where evaluations are played that training waits for."""
-        next_to_it = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
+        spec = setup.evaluation
+        other = replace(spec, env=replace(spec.env, worker_index=spec.env.worker_index + 1))  # both may play
+        next_to_it = replace(setup, evaluation=other)
         self.beside = Beside(config, context, next_to_it, node) if parallel else None
         self.plan()
         self.last: Played | None = None
@@ -230,8 +232,8 @@ class Evaluations:
 class Here:
     """Evaluates in this process."""
 
-    def __init__(self, context: Context, spec: RolloutSpec) -> None:
-        self.context, self.evaluator = context, Evaluator(spec)
+    def __init__(self, context: Context, setup: WorkerSetup) -> None:
+        self.context, self.evaluator = context, Evaluator(setup)
 
     def play(self, weights: Future[Weights], timesteps: int, order: Order, interrupted: Interrupted) -> Played | None:
         """Evaluate and wait for the result; None if interrupted."""
@@ -262,8 +264,8 @@ class Remote(ABC):
     _call: Call[Any] | None = None
     """The evaluation under way."""
 
-    def __init__(self, config: Config, context: Context, spec: RolloutSpec) -> None:
-        self.config, self.context, self.spec = config, context, spec
+    def __init__(self, config: Config, context: Context, setup: WorkerSetup) -> None:
+        self.config, self.context, self.setup = config, context, setup
         self._timeouts = 0
         """Evaluations so far that did not end in time."""
 
@@ -332,9 +334,9 @@ class Remote(ABC):
 
     def _time_for(self, order: Order) -> float:
         """Seconds allowed: worker_timeout_s for each episode that a stream plays, doubled with each evaluation that was overdue."""
-        turns = math.ceil(order.num_episodes / self.spec.env.num_envs)
+        turns = math.ceil(order.num_episodes / self.setup.evaluation.env.num_envs)
         if order.goal is not None:
-            turns += math.ceil(CONFIRM_EPISODES / self.spec.env.num_envs)
+            turns += math.ceil(CONFIRM_EPISODES / self.setup.evaluation.env.num_envs)
         return self.config.worker_timeout_s * turns * 2.0**self._timeouts
 
 
@@ -347,8 +349,7 @@ class InWorker(Remote):
         workers = self.context.workers
         if not workers.present:
             return None
-        given = (self.spec, self._weights, order)
-        return workers.ask(workers.present[0], RolloutWorker.evaluate, *given, patience_s=patience_s)
+        return workers.ask(workers.present[0], Rollout.evaluate, self._weights, order, patience_s=patience_s)
 
     def close(self) -> None:
         call, self._call = self._call, None
@@ -359,10 +360,10 @@ class InWorker(Remote):
 class PoliteEvaluator:
     """The role of an evaluator whose process yields to training where the two share a core."""
 
-    def __init__(self, spec: RolloutSpec) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         if hasattr(os, "nice"):
             os.nice(NICENESS)
-        self.evaluator = Evaluator(spec)
+        self.evaluator = Evaluator(setup)
 
     def evaluate(self, weights: Weights, order: Order) -> Evaluation:
         return self.evaluator.play(weights, order)
@@ -371,8 +372,8 @@ class PoliteEvaluator:
 class Beside(Remote):
     """An evaluator in a process of its own, which plays one evaluation at a time. The first evaluation starts the process."""
 
-    def __init__(self, config: Config, context: Context, spec: RolloutSpec, node: str | None = None) -> None:
-        super().__init__(config, context, spec)
+    def __init__(self, config: Config, context: Context, setup: WorkerSetup, node: str | None = None) -> None:
+        super().__init__(config, context, setup)
         self.places = places("evaluator", node=node)
         """Where its process is to be, as long as that node is alive."""
         self._group: Group[Any, Any] | None = None
@@ -384,7 +385,7 @@ class Beside(Remote):
             self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
             self._group = Group(
                 self.context.backend,
-                lambda index, restarts: partial(PoliteEvaluator, self.spec),
+                lambda index, restarts: partial(PoliteEvaluator, self.setup),
                 self.places,
                 timeout_s=self.config.worker_timeout_s,
                 losses=self.losses,

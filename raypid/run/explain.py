@@ -12,8 +12,8 @@ from typing import Any
 from raypid.algorithms.base import USUAL
 from raypid.nn.idle_settings import idle_settings
 from raypid.plugins.modules import entry_name, to_json
-from raypid.run.assembly import learner_threads
 from raypid.run.resolve import ResolvedRun
+from raypid.run.setup import learner_threads
 from raypid.runtime.plan import NodeShare
 from raypid.settings.address import ENVIRONMENT, chosen
 from raypid.settings.config import Config, Source, is_none, overlay

@@ -1,18 +1,27 @@
-"""Settings, spaces and network of a run, for roles that are put together by hand (`raypid.roles`)."""
+"""From settings to what the roles of a run are made from (`raypid.roles`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
+from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicyConfig
-from raypid.plugins.registry import ALGORITHMS
-from raypid.roles.by_hand import Setup
-from raypid.run.assembly import learner_threads, replay_spec, rollout_spec
+from raypid.nn.idle_settings import idle_settings
+from raypid.nn.network_policy import NetworkPolicy
+from raypid.nn.network_spec import NetworkSpec
+from raypid.nn.user_agent import AgentSource, agent_class
+from raypid.ops.normalizer import DiscountedReturns
+from raypid.plugins.registry import ALGORITHMS, NETWORKS
+from raypid.replay.buffer import ReplaySpec, row_shapes
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.gradient_worker import GradientSource, differentiating
+from raypid.roles.setup import Setup
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
-from raypid.run.resolve import AlgorithmClass, resolve
-from raypid.runtime.resources import limit_threads
-from raypid.settings.config import ConfigError, canonical
+from raypid.run.resolve import AlgorithmClass, ResolvedRun, env_spec_of, resolve
+from raypid.runtime.resources import limit_threads, num_cores
+from raypid.settings.config import Config, ConfigError, canonical
 
 _RAY = "your program starts or joins Ray, and .options(num_cpus=N) of an actor reserves CPUs"
 _BY_HAND = {
@@ -92,21 +101,77 @@ def setup(
     _check_by_hand(name, algorithm, request.settings)
     resolved = resolve(replace(request, stop={}))
     limit_threads(1)  # as for an agent, whose numbers these are
-    c, network = algorithm.portable(resolved.config), resolved.network
-    replay = None
-    if isinstance(c, OffPolicyConfig):
-        if c.replays_sequences:
-            raise ConfigError(
-                f"{name} replays sequences, which raypid.roles.Replay does not draw; take DQN with frame_stack."
-            )
-        replay = replay_spec(c, network)
-    spec = rollout_spec(algorithm, c, network)
+    if isinstance(resolved.config, OffPolicyConfig) and resolved.config.replays_sequences:
+        raise ConfigError(
+            f"{name} replays sequences, which raypid.roles.Replay does not draw; take DQN with frame_stack."
+        )
+    return setup_of(resolved)
+
+
+def setup_of(run: ResolvedRun) -> Setup:
+    """What the roles of a run are made from, by hand and in raypid's own loops."""
+    algorithm, network = run.algorithm, run.network
+    c: Config = algorithm.portable(run.config)
+    spec = _rollout_spec(algorithm, c, network)
+    source: Callable[[NetworkPolicy], GradientSource] | None = None
+    if isinstance(c, CustomModelConfig):  # the user's agent and model compute the gradients
+        source = partial(AgentSource, agent_class(c.agent), c.agent_config)
+    elif algorithm.collect == "gradients":  # the algorithm computes them, in the worker
+        source = partial(differentiating, algorithm, c, spec)
     return Setup(
         algorithm=algorithm,
         config=c,
         spec=spec,
-        evaluation=replace(spec, env=resolved.evaluation_env),
-        replay=replay,
+        evaluation=replace(spec, env=run.evaluation_env),
+        collect=algorithm.collect,
+        source=source,
+        program=run.request.program,
+        replay=_replay_spec(c, network) if isinstance(c, OffPolicyConfig) else None,
         num_threads=learner_threads(algorithm, c, network),
-        initial=resolved.initial,
+        initial=run.initial,
     )
+
+
+def _rollout_spec(algorithm: AlgorithmClass, config: Config, network: NetworkSpec) -> RolloutSpec:
+    """What the workers are made from, without callbacks."""
+    idle = {**config.idle(), **idle_settings(config, network)}
+    returns = None
+    if isinstance(config, OffPolicyConfig) and config.normalize_rewards:  # the learners of other algorithms see to that
+        returns = DiscountedReturns(config.gamma, config.reward_scale, config.reward_clip)
+    return RolloutSpec(
+        env=replace(env_spec_of(config), staggers=algorithm.staggers),
+        network=network,
+        fragment_length=config.fragment_length,
+        seed=config.seed or 0,
+        observation_noise=config.observation_noise,
+        action_noise=config.action_noise,
+        noise_persistence=1.0 if "noise_persistence" in idle else config.noise_persistence,
+        max_crashes=config.max_restarts,
+        record_memory=algorithm.flow == "replay" and bool(network.memory),
+        returns=returns,
+        networks={} if NETWORKS.is_own(network.network) else {network.network: NETWORKS.get(network.network)},
+    )
+
+
+def _replay_spec(c: OffPolicyConfig, network: NetworkSpec) -> ReplaySpec:
+    """What a buffer of all data is made from."""
+    return ReplaySpec(
+        capacity=c.buffer_size,
+        n_step=c.n_step,
+        gamma=c.gamma,
+        frame_stack=c.frame_stack,
+        reward_scale=c.reward_scale,
+        reward_clip=c.reward_clip,
+        priority_exponent=c.priority_exponent if c.prioritized else 0.0,
+        seed=c.seed or 0,
+        columns=row_shapes(network),
+    )
+
+
+def learner_threads(algorithm: AlgorithmClass, c: Config, network: NetworkSpec) -> int:
+    """Threads of the learner."""
+    width = max(network.hidden, default=0)
+    most = num_cores() if network.images or width >= 256 else 1  # narrow layers are slower on several threads
+    if c.num_learners or algorithm.collect == "fitness":
+        most = 1  # a population learns without torch, and acts faster on one
+    return c.num_threads or most

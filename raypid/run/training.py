@@ -27,8 +27,7 @@ from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import ALGORITHMS
 from raypid.replay.disk import checksums_in, link_save
 from raypid.roles.evaluator import Order
-from raypid.roles.fitness import FitnessRollout
-from raypid.roles.given import check_folder
+from raypid.roles.fitness_worker import FitnessWorker
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.run.assembly import assemble, new_run_folder
@@ -45,9 +44,9 @@ from raypid.spaces import brief
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
 from raypid.storage.checkpoint import Checkpoint
-from raypid.storage.neighbours import refuse_file_name
+from raypid.storage.neighbours import check_folder, refuse_file_name
 from raypid.storage.outputs import ErrorFile
-from raypid.types import Moments, Report, Weights
+from raypid.types import Report, Weights
 
 if TYPE_CHECKING:
     from raypid.run.explain import Explanation
@@ -180,8 +179,10 @@ class Training:
         if ALGORITHMS.get(self.run).collect == "fitness":  # whole episodes, which may never end
             context.halted = self.control.must_halt
             for handle in context.workers.handles:
-                if isinstance(handle, LocalHandle) and isinstance(handle.role, FitnessRollout):
-                    handle.role.halted = self.control.must_halt
+                if isinstance(handle, LocalHandle) and isinstance(handle.role, Rollout):
+                    worker = handle.role.worker
+                    assert isinstance(worker, FitnessWorker)
+                    worker.halted = self.control.must_halt
         self.errors.folder = self.out
         self.errors.where = lambda: f"iteration {a.iteration + 1}, step {a.timesteps:,}" if (a := this()) else ""
 
@@ -455,7 +456,7 @@ class Training:
             "env_steps_per_s": steps / max(seconds - evaluation_s, 1e-9),
             "learner_updates_total": self.num_updates,
         }
-        result |= {f"learner/{k}": v for k, v in turn.update.metrics.items()}
+        result |= {f"learner/{k}": v for k, v in turn.update.items()}
         result |= {f"lost/{k}": v for k, v in self.context.losses.counts.items()}
         if self.context.plan is not None:
             result |= {f"lost/{k}": v for k, v in self.context.plan.lost.items()}
@@ -600,8 +601,6 @@ class Training:
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
         replay = self.context.replay
-        if replay is not None:
-            state["returns"] = replay.returns.as_arrays()
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         manifest |= {"gone_back": self.fallback.gone_back} if self.fallback.gone_back else {}
@@ -690,9 +689,9 @@ class Training:
             raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
         with checkpoint.refusing(f"The checkpoint {folder}"):
             counters = _checked(manifest["counters"])
-            learnt, workers = state["learner"], dict(state["workers"])
-            r = state.get("returns")  # older ones have none
-            returns = None if r is None else Moments.from_arrays(r, size=1)
+            learnt, workers = dict(state["learner"]), dict(state["workers"])
+            if "returns" in state:  # where earlier versions have them
+                learnt["returns"] = state["returns"]
             rewards = [float(reward) for reward in state["episodes"]["rewards"]]
             lengths = [int(length) for length in state["episodes"]["lengths"]]
             if (algorithm := manifest["algorithm"]) != self.run:
@@ -708,7 +707,7 @@ class Training:
         self._slow_down(int(counters.get("rollbacks", 0)))
         self._take_history(manifest)
         self._last_save = folder
-        self._restore_replay(saved, float(counters.get("owed_updates", 0.0)), returns)
+        self._restore_replay(saved, float(counters.get("owed_updates", 0.0)))
         for i in self.context.workers.present:
             if str(i) in workers:
                 handle = self.context.workers.handles[i]
@@ -744,13 +743,12 @@ class Training:
             if name not in self._made_to_fit:  # that is said where it is done
                 self.notes.append(f"{described(self.changes[-1]).rpartition(' at step ')[0]} from here")
 
-    def _restore_replay(self, saved: Checkpoint, owed: float, returns: Moments | None) -> None:
+    def _restore_replay(self, saved: Checkpoint, owed: float) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
         replay = self.context.replay
         if replay is None:
             return
         replay.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
-        replay.returns = replay.returns if returns is None else returns
         folder = saved.path / checkpoint.REPLAY
         self.replay_restored, replay.filled = folder.is_dir(), False
         replay.source.saved, replay.rows_needed = folder if self.replay_restored else None, None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import NoReturn
+from functools import cache, partial
+from typing import Any, NoReturn
 
 from raypid.runtime.handle import OTHER, A, B, Backend, F, Future, Handle, Place, T, T_co
 
@@ -67,6 +67,28 @@ def passed(future: Future[T]) -> Future[T]:
     return future.passed() if isinstance(future, LocalFuture) else future
 
 
+def full_name(method: Callable[..., object]) -> str:
+    """The name of a role's method with that of its class, by which another process finds it."""
+    return f"{method.__module__}.{method.__qualname__}"
+
+
+@cache
+def _defines(kind: type, owner: str) -> bool:
+    """Whether a class has the full name `owner`, or one of its base classes."""
+    return any(f"{one.__module__}.{one.__qualname__}" == owner for one in kind.__mro__)
+
+
+def bound(role: object, method: str) -> Callable[..., Any]:
+    """The method of a role, or of the one of its `parts` whose class defines it, by its `full_name`. Only the last part of the name counts
+    if there is none: a role may stand in for another."""
+    owner, _, name = method.rpartition(".")
+    for part in getattr(role, "parts", ()):
+        if _defines(type(part), owner):  # type: ignore[arg-type]
+            role = part
+    method_of: Callable[..., Any] = getattr(role, name)
+    return method_of
+
+
 class LocalHandle:
     """A role in this process. `resolve` fetches arguments, of the factory too, that are futures of another backend."""
 
@@ -88,7 +110,7 @@ class LocalHandle:
     def submit(self, method: Callable[..., T], *args: object) -> LocalFuture[T]:
         try:
             self.ready.result()
-            return Value(getattr(self.role, method.__name__)(*map(self._resolve, args)))
+            return Value(bound(self.role, full_name(method))(*map(self._resolve, args)))
         except Exception as error:
             return Failed(error)
 
@@ -97,7 +119,7 @@ class LocalHandle:
     ) -> tuple[LocalFuture[A], LocalFuture[B]]:
         try:
             self.ready.result()
-            a, b = getattr(self.role, method.__name__)(*map(self._resolve, args), **kwargs)
+            a, b = bound(self.role, full_name(method))(*map(self._resolve, args), **kwargs)
         except Exception as error:
             return Failed(error), Failed(error)
         return Value(a), Value(b)

@@ -44,7 +44,7 @@ from raypid.runtime.handle import (
     T,
     WorkerLost,
 )
-from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
+from raypid.runtime.local import Failed, LocalFuture, LocalHandle, bound, full_name, resolve
 from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, NodeState, Watch, knock
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
@@ -180,7 +180,7 @@ class _Role(LocalHandle):
         self.ready.result()
         self._is_busy = True
         try:
-            return getattr(self.role, method)(*args, **kwargs)
+            return bound(self.role, method)(*args, **kwargs)
         except SystemExit:
             self.close()
             raise
@@ -225,13 +225,13 @@ class RayHandle:
 
     def submit(self, method: Callable[..., T], *args: object) -> Future[T]:
         with _through_client():
-            return self.actor.call.remote(method.__name__, *args)
+            return self.actor.call.remote(full_name(method), *args)
 
     def submit_parts(
         self, method: Callable[..., tuple[A, B]], *args: object, **kwargs: object
     ) -> tuple[Future[A], Future[B]]:
         with _through_client():
-            a, b = self.actor.call.options(num_returns=2).remote(method.__name__, *args, **kwargs)
+            a, b = self.actor.call.options(num_returns=2).remote(full_name(method), *args, **kwargs)
         return a, b
 
 

@@ -78,6 +78,17 @@ def refuse_file(path: str | os.PathLike[str]) -> None:
         )
 
 
+def check_folder(call: str, folder: object) -> str:
+    """Check the path of a folder; `call` begins the message.
+
+    Raises:
+        UserError: it is no path.
+    """
+    if isinstance(folder, (str, os.PathLike)) and isinstance(path := os.fspath(folder), str) and path:
+        return path
+    raise UserError(f"{call}: folder must be the path of a folder, not {shown(folder)}.")
+
+
 def refuse_file_name(folder: str | os.PathLike[str], what: str) -> None:
     """Refuse the name of a file for a folder that will be written.
 

@@ -13,8 +13,9 @@ from raypid.algorithms.a3c import A3C, A3CConfig
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import zero_moments
-from raypid.roles.gradient_rollout import GradientRollout
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.gradient_worker import GradientWorker
+from raypid.roles.worker import TrajectoryWorker
 from raypid.settings.config import ModelConfig
 from raypid.types import Gradients, Moments, concat_trajectories
 
@@ -36,8 +37,8 @@ def test_one_worker_learns_what_a2c_does(kernel: str) -> None:
     shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000, "kernel": kernel, "normalize_observations": True}
     network = spec_of()
     a3c, a2c = A3C.make(A3CConfig(**shared), network, 0), A2C.make(A2CConfig(**shared), network, 0)
-    sends = GradientRollout(rollout_spec(network), lambda policy: A3C.make(A3CConfig(**shared), network, 7))
-    plain = Rollout(rollout_spec(network))
+    sends = GradientWorker(rollout_spec(network), lambda policy: A3C.make(A3CConfig(**shared), network, 7))
+    plain = TrajectoryWorker(rollout_spec(network))
     for k in range(4):
         report, gradients = sends.collect(a3c.weights())
         _, trajectory = plain.collect(a2c.weights())
@@ -58,7 +59,7 @@ def test_a_fragment_without_a_step_gives_no_gradient() -> None:
     a3c = A3C.make(A3CConfig(), spec_of(normalize=False), 0)
     env = EnvSpec(env="CartPole-v1", num_envs=1, seed=3, vectorizer="sync", time_limit=1)
     spec = RolloutSpec(env=env, network=spec_of(normalize=False), fragment_length=1, seed=3)
-    worker = GradientRollout(spec, lambda policy: A3C.make(A3CConfig(), spec.network, 7))
+    worker = GradientWorker(spec, lambda policy: A3C.make(A3CConfig(), spec.network, 7))
     reports = [worker.collect(a3c.weights()) for _ in range(4)]
     assert [(report.num_steps, gradients.num_steps) for report, gradients in reports] == [(1, 1)] * 4
     assert [report.episode_lengths for report, _ in reports] == [[1]] * 4
@@ -97,8 +98,8 @@ def test_rewards_are_scaled_by_the_returns_of_all_workers() -> None:
     """As A2C scales them, which has the fragments of both workers, and both here do it alike."""
     config, network = A3CConfig(gradients_per_update=2), spec_of(normalize=False)
     a3c, a2c = A3C.make(config, network, 0), A2C.make(A2CConfig(), network, 0)
-    workers = [GradientRollout(rollout_spec(network), lambda policy: A3C.make(config, network, 0), i) for i in range(2)]
-    plain = [Rollout(rollout_spec(network), i) for i in range(2)]
+    workers = [GradientWorker(rollout_spec(network), lambda policy: A3C.make(config, network, 0), i) for i in range(2)]
+    plain = [TrajectoryWorker(rollout_spec(network), i) for i in range(2)]
     assert a3c.return_scaler is not None and a2c.return_scaler is not None
     for _ in range(3):
         weights = a3c.weights()
@@ -117,7 +118,7 @@ def test_a_gradient_is_of_rewards_scaled_by_all_returns() -> None:
     a3c, norms = A3C.make(A3CConfig(), network, 0), []
     for others in (zero_moments(1), Moments(np.float64(1e6), np.zeros(1), np.full(1, 1e12))):
         a3c.merge_returns(others)
-        worker = GradientRollout(rollout_spec(network), lambda policy: A3C.make(A3CConfig(), network, 0))
+        worker = GradientWorker(rollout_spec(network), lambda policy: A3C.make(A3CConfig(), network, 0))
         norms.append(float(np.linalg.norm(worker.collect(a3c.weights())[1].flat)))
         worker.close()
     assert norms[1] < norms[0] / 2
@@ -127,7 +128,7 @@ def test_a_worker_hands_on_what_it_kept_by_itself() -> None:
     """Earlier versions scaled rewards by each worker's own returns, and saved these with it."""
     config, network = A3CConfig(), spec_of(normalize=False)
     learner = A3C.make(config, network, 0)
-    worker = GradientRollout(rollout_spec(network), lambda policy: A3C.make(config, network, 0))
+    worker = GradientWorker(rollout_spec(network), lambda policy: A3C.make(config, network, 0))
     own = {"count": np.array(500.0), "mean": np.array([9.0]), "m2": np.array([800.0]), "carry": np.zeros(4)}
     worker.load_state_dict({**worker.state_dict(), "source": own})
     worker.boundary(1)
@@ -150,8 +151,8 @@ def test_one_worker_with_a_memory_learns_what_a2c_does(network: str) -> None:
     shared = {"optimizer": "adam", "lr": 1e-2, "batch_size": 1000}
     spec = build_spec(STATE, spaces.Discrete(2), ModelConfig(hidden=(16,), network=network, memory_size=8))
     a3c, a2c = A3C.make(A3CConfig(**shared), spec, 0), A2C.make(A2CConfig(**shared), spec, 0)
-    sends = GradientRollout(rollout_spec(spec), lambda policy: A3C.make(A3CConfig(**shared), spec, 7))
-    plain = Rollout(rollout_spec(spec))
+    sends = GradientWorker(rollout_spec(spec), lambda policy: A3C.make(A3CConfig(**shared), spec, 7))
+    plain = TrajectoryWorker(rollout_spec(spec))
     begun_within = 0
     for _ in range(4):
         _, gradients = sends.collect(a3c.weights())

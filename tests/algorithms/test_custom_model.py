@@ -21,8 +21,8 @@ from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
 from raypid.nn.user_agent import AgentSource, DefaultAgent
 from raypid.nn.user_model import Layout, ModelPolicy
-from raypid.roles.gradient_rollout import GradientRollout
-from raypid.roles.rollout import RolloutSpec
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.gradient_worker import GradientWorker
 from raypid.run.agent import Agent
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.spaces import space_from_json, space_to_json
@@ -93,10 +93,10 @@ def network_of(model: str, custom: dict[str, Any] | None = None, env: Any = None
     return CustomModel.network_spec(CustomModelConfig(), spec)
 
 
-def rollout(network: Any, worker_index: int = 0) -> GradientRollout:
+def rollout(network: Any, worker_index: int = 0) -> GradientWorker:
     env = EnvSpec(env="CartPole-v1", num_envs=3, seed=1)
     spec = RolloutSpec(env=env, network=network, fragment_length=12, seed=1)
-    return GradientRollout(spec, partial(AgentSource, DefaultAgent, {}), worker_index)
+    return GradientWorker(spec, partial(AgentSource, DefaultAgent, {}), worker_index)
 
 
 def test_workers_differ_and_a_worker_goes_on_from_its_state() -> None:

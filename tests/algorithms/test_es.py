@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from setups import learner_setup, worker_setup
 
 from raypid.algorithms.es import ARS, ES, ARSConfig, ESConfig
 from raypid.envs import EnvSpec
@@ -15,10 +16,10 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.policy import load_policy, save_policy
 from raypid.ops.evolution import noise_table, weighted_sum
 from raypid.ops.normalizer import moments_of
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import Evaluator, Order
-from raypid.roles.fitness import FitnessRollout
+from raypid.roles.fitness_worker import FitnessWorker
 from raypid.roles.learner import Learner
-from raypid.roles.rollout import RolloutSpec
 from raypid.run.resolve import resolve_config
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Fitness
@@ -163,14 +164,14 @@ class Small:
             env="CartPole-v1", num_envs=c.num_envs_per_worker, vectorizer="native", seed=seed, time_limit=c.time_limit
         )
         self.spec = RolloutSpec(env=env, network=network, fragment_length=1, seed=seed)
-        self.workers = [FitnessRollout(self.spec, i, 0, *ES.shared(self.config)) for i in range(num_workers)]
-        self.learner = Learner(algorithm, self.config, network, seed)
+        self.workers = [FitnessWorker(self.spec, i, 0, *ES.shared(self.config)) for i in range(num_workers)]
+        self.learner = Learner(learner_setup(algorithm, self.config, network, seed))
 
     def train(self, updates: int) -> Any:
         for _ in range(updates):
             weights, call = self.learner.weights(), self.algorithm.exploration(self.config, 0, 0)
             results = [w.collect(weights, call) for w in self.workers]
-            _, weights = self.learner.update(*(fitness for _, fitness in results), timesteps=0)
+            _, weights = self.learner.update(0, *(fitness for _, fitness in results))
         return weights
 
 
@@ -178,7 +179,7 @@ class Small:
 @pytest.mark.parametrize("algorithm", [ES, ARS])
 def test_it_solves_cartpole_in_seconds(algorithm: Any, seed: int, tmp_path: Any) -> None:
     run = Small(algorithm, seed, num_envs_per_worker=32, population=32)
-    evaluator, best = Evaluator(run.spec), 0.0
+    evaluator, best = Evaluator(worker_setup(run.spec)), 0.0
     for _ in range(20):
         weights = run.train(1)
         best = float(evaluator.play(weights, Order(10, 99)).rewards.mean())

@@ -22,7 +22,7 @@ from raypid.nn.networks import TorchNetwork
 from raypid.nn.numpy_mlp import SmallNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.policy import make_policy
-from raypid.ops.normalizer import zero_moments
+from raypid.ops.normalizer import inverse_deviation, zero_moments
 from raypid.plugins.registry import ALGORITHMS
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve_config
@@ -771,12 +771,12 @@ def test_the_unit_of_rewards_does_not_matter_and_a_resumed_run_knows_it(run: str
         raypid.register_env(f"Paid-{factor}", lambda config, factor=factor: Paid(factor))
         with Agent(run, {**settings, "env": f"Paid-{factor}"}, out=tmp_path / str(factor)) as agent:
             agent.train(256)
-            assert agent.context.replay is not None
-            learnt.append((agent.get_weights().flat, agent.context.replay.reward_factor * factor))
-            saved, before = agent.save(), agent.context.replay.reward_factor
-            agent.context.replay.returns = zero_moments(1)
+            learner = agent.context.learner.role  # type: ignore[attr-defined]
+            learnt.append((agent.get_weights().flat, inverse_deviation(learner.returns) * factor))
+            saved, before = agent.save(), learner.returns
+            learner.returns = zero_moments(1)
             agent.restore(saved)
-            assert agent.context.replay.reward_factor == before
+            assert learner.returns == before
     for weights, factor in learnt[1:]:
         assert factor == learnt[0][1] != 1.0
         np.testing.assert_array_equal(weights, learnt[0][0])

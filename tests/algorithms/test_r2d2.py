@@ -20,7 +20,8 @@ from raypid.nn.q_head import q_values
 from raypid.nn.torch_cells import Memory
 from raypid.replay.base import Replay, replay_factory
 from raypid.replay.buffer import ReplaySpec
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.worker import TrajectoryWorker
 from raypid.run.agent import Agent
 from raypid.run.resolve import resolve_config
 from raypid.settings.config import ConfigError
@@ -70,7 +71,7 @@ def test_value_rescaling() -> None:
     assert float(rescaled(torch.tensor(3.0))) == pytest.approx(1 + 0.003)
 
 
-def make(**settings: Any) -> tuple[R2D2, Rollout, Replay]:
+def make(**settings: Any) -> tuple[R2D2, TrajectoryWorker, Replay]:
     """An algorithm, a worker that acts with its weights, and a buffer with 240 rows of it."""
     model = {"hidden": (8,), "memory": "lstm", "memory_size": 6, "shared": True, **settings.pop("model", {})}
     settings = {"sequence_length": 5, "burn_in": 4, "batch_size": 20, "n_step": 2, **settings}
@@ -81,7 +82,9 @@ def make(**settings: Any) -> tuple[R2D2, Rollout, Replay]:
     )  # fmt: skip
     algorithm = R2D2(config, R2D2.network_spec(config, spec), 0)
     env = EnvSpec(env="CartPole-v1", num_envs=3, seed=1)
-    rollout = Rollout(RolloutSpec(env=env, network=algorithm.spec, fragment_length=20, seed=0, record_memory=True))
+    rollout = TrajectoryWorker(
+        RolloutSpec(env=env, network=algorithm.spec, fragment_length=20, seed=0, record_memory=True)
+    )
     exponent = config.priority_exponent if config.prioritized else 0.0
     replay_spec = ReplaySpec(
         capacity=1000, n_step=2, gamma=config.gamma, frame_stack=config.frame_stack, priority_exponent=exponent

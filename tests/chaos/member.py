@@ -12,7 +12,7 @@ from raypid.ops.normalizer import moments_of
 from raypid.roles.learner import Learner
 from raypid.roles.replay_learner import ReplayLearner
 from raypid.runtime.collective import TorchCollective
-from raypid.types import Final, Trajectory, tree_map
+from raypid.types import Final, Report, Trajectory, tree_map
 
 SIZE = 3
 T, B = 14, 2
@@ -43,24 +43,23 @@ class Member:
     def gather(self, value: Any) -> list[Any]:
         return self.collective.gather(value)
 
-    def learn(self, arguments: Any, batches: list[Any], state: Any = None) -> Any:
+    def learn(self, setup: Any, batches: list[Any], state: Any = None) -> Any:
         """Updates with each of `batches` (this member's fragments); returns what came of each, and the state at the end."""
-        learner = Learner(*arguments)
+        learner = Learner(setup)
         learner.algorithm.meet(self.collective)
         if state is not None:
             learner.load_state_dict(state)
-        return [
-            learner.update(*batch, timesteps=100 * (k + 1)) for k, batch in enumerate(batches)
-        ], learner.state_dict()
+        return [learner.update(100 * (k + 1), *batch) for k, batch in enumerate(batches)], learner.state_dict()
 
-    def replay(self, arguments: Any, replay: Any, rounds: list[Any]) -> Any:
-        """One of several learners with a buffer each. A round is the (worker, fragment) that are inserted before it and its
-        number of updates. Returns the samples that were drawn, the priorities that were set, metrics, and the state."""
-        learner = ReplayLearner(*arguments, replay=replay, rank=self.collective.rank, collective=self.collective)
+    def replay(self, setup: Any, rounds: list[Any]) -> Any:
+        """One of several learners with a buffer each. A round is the moments that all observe before it, the (worker, fragment) that are
+        inserted here, and its number of updates. Returns the samples that were drawn, the priorities that were set, metrics, and the state."""
+        learner = ReplayLearner(setup, self.collective.rank, self.collective.size, self.collective)
         learner.algorithm.meet(self.collective)
         drawn: list[Any] = []
         set_: list[Any] = []
-        sample, set_priorities = learner.replay.sample, learner.replay.set_priorities
+        buffer = learner.replay.buffer
+        sample, set_priorities = buffer.sample, buffer.set_priorities
 
         def recorded(*args: Any) -> Any:
             drawn.append(sample(*args))
@@ -70,11 +69,13 @@ class Member:
             set_.append(priorities)
             set_priorities(ids, priorities)
 
-        learner.replay.sample, learner.replay.set_priorities = recorded, recording  # type: ignore[method-assign]
-        for k, (inserts, num_updates) in enumerate(rounds):
+        buffer.sample, buffer.set_priorities = recorded, recording  # type: ignore[method-assign]
+        for k, (moments, inserts, num_updates) in enumerate(rounds):
+            for one in moments:
+                learner.observe(Report(0, 0, 0, moments=one))
             for worker, fragment in inserts:
-                learner.add(worker, fragment)
-            learner.learn(timesteps=100 * k, num_updates=num_updates)
+                learner.replay.add(worker, fragment)
+            learner.learn_from_replay(100 * k, num_updates)
         return drawn, set_, learner.metrics(), learner.state_dict()
 
     def follow(self, algorithm: Any, parts: list[Any]) -> Any:

@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from raypid.types import Report, Update
+from raypid.types import Metrics, Report
 
 
 class Paced:
@@ -32,7 +32,7 @@ class Worker(Paced):
     def ready(self) -> int:
         return self.index
 
-    def collect(self, weights: Any, order: Any) -> Any:
+    def collect(self, weights: Any, timesteps: int, exploration: Any) -> Any:
         self.num_calls += 1
         self.rest()
         return Report(self.index, 10, weights.version), (self.index, weights.version)
@@ -51,12 +51,12 @@ class Learner(Paced):
     def weights(self) -> Any:
         return SimpleNamespace(version=len(self.updates))
 
-    def update(self, *parts: Any, timesteps: int) -> Any:
+    def update(self, timesteps: int, *parts: Any) -> Any:
         if len(self.updates) == self.fails_at:
             raise FloatingPointError("diverged")
         self.rest()
         self.updates.append(list(parts))
-        return Update({"loss": 1.0}, 1, version=len(self.updates)), self.weights()
+        return Metrics({"loss": 1.0}, 1, len(self.updates)), self.weights()
 
     def learnt(self) -> int:
         return len(self.updates)

@@ -25,7 +25,7 @@ from raypid.nn.population import make_population
 from raypid.ops.evolution import noise_table
 from raypid.plugins.registry import NETWORKS
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.fitness import FitnessRollout
+from raypid.roles.fitness_worker import FitnessWorker
 from raypid.runtime.handle import places
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Group, Losses
@@ -129,7 +129,7 @@ def test_fitness_is_the_return_of_the_perturbed_network() -> None:
     spec = RolloutSpec(
         env=EnvSpec(env=Shown, num_envs=3, vectorizer="sync", seed=0), network=network, fragment_length=1, seed=0
     )
-    rollout = FitnessRollout(spec, 0, 0, noise)
+    rollout = FitnessWorker(spec, 0, 0, noise)
     report, fitness = rollout.collect(Weights(0, start.numpy().copy(), start.table), {"pairs": 4, "sigma": 0.3})
     assert report.num_steps == 24 and (fitness.length == 3).all()
     images, single = np.stack([image_of(t) for t in range(3)])[:, None], TorchNetwork(network)
@@ -201,7 +201,7 @@ def test_workers_on_ray_play_what_they_play_here(ray_session: Any) -> None:
     found = []
     for backend in (LocalBackend(), RayBackend()):
         table = backend.put(noise_table(0, 100_000))
-        build = partial(FitnessRollout, spec)
+        build = partial(FitnessWorker, spec)
         workers: Any = Group(
             backend,
             lambda i, r, build=build, table=table: partial(build, i, r, table),
@@ -210,7 +210,7 @@ def test_workers_on_ray_play_what_they_play_here(ray_session: Any) -> None:
             losses=Losses(0),
         )
         weights = backend.put(Weights(0, start.numpy().copy(), start.table))
-        calls = workers.call_all_parts(FitnessRollout.collect, weights, {"pairs": 6, "sigma": 0.3})
+        calls = workers.call_all_parts(FitnessWorker.collect, weights, {"pairs": 6, "sigma": 0.3})
         found.append([backend.get(fitness) for _, fitness in calls])
         workers.close()
         backend.shutdown()

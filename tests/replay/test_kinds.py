@@ -75,11 +75,11 @@ def test_a_kind_of_ones_own_draws_by_its_rule() -> None:
 def test_a_kind_of_ones_own_trains_in_process(newest: type[Replay], tmp_path: Path) -> None:
     with Agent("NewestDQN", SMALL) as agent:
         result = [agent.train() for _ in range(2)][-1]
-        replay = agent.context.learner.role.replay  # type: ignore[attr-defined]
+        replay = agent.context.learner.role.replay.buffer  # type: ignore[attr-defined]
         assert type(replay) is newest and result["learner_updates_total"] > 20
         path, count = agent.save(tmp_path), replay.count
     with Agent.from_checkpoint(path) as agent:
-        replay = agent.context.learner.role.replay  # type: ignore[attr-defined]
+        replay = agent.context.learner.role.replay.buffer  # type: ignore[attr-defined]
         assert type(replay) is newest and replay.count == count
 
 

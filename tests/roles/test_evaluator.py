@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from setups import worker_setup
 
 from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import MAX_STREAMS, Evaluation, Evaluator, Order, ci95
-from raypid.roles.rollout import RolloutSpec
 from raypid.settings.config import ModelConfig
 from raypid.types import Weights
 
@@ -67,7 +68,8 @@ def by_stream(num_envs: int, mode: str) -> SyncVectorEnv:
 def evaluator(env: Any, max_crashes: int = 10, observation: Any = None, **env_config: Any) -> Evaluator:
     network = build_spec(observation or spaces.Box(-1, 1, (1,), F), spaces.Discrete(2), ModelConfig(hidden=(4,)))
     spec = EnvSpec(env=env, env_config=env_config, num_envs=MAX_STREAMS)
-    return Evaluator(RolloutSpec(env=spec, network=network, fragment_length=1, seed=0, max_crashes=max_crashes))
+    spec_ = RolloutSpec(env=spec, network=network, fragment_length=1, seed=0, max_crashes=max_crashes)
+    return Evaluator(worker_setup(spec_))
 
 
 def weights_for(e: Evaluator, version: int = 5) -> Weights:

@@ -24,9 +24,9 @@ from raypid.nn.pipeline import Inputs
 from raypid.nn.population import Population
 from raypid.ops.evolution import noise_table
 from raypid.ops.normalizer import moments_of
-from raypid.roles import acting, fitness
-from raypid.roles.fitness import FitnessRollout
-from raypid.roles.rollout import RolloutSpec
+from raypid.roles import acting, fitness_worker
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.fitness_worker import FitnessWorker
 from raypid.runtime.handle import WorkerLost, places
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Group, Losses
@@ -96,13 +96,13 @@ def network_of(action: Any = None, *, normalize: bool = False, stack: int = 1, h
     return ES.network_spec(ESConfig(), spec)
 
 
-def make(env: Any = Told, num_envs: int = 3, *, worker: int = 0, restarts: int = 0, **kwargs: Any) -> FitnessRollout:
+def make(env: Any = Told, num_envs: int = 3, *, worker: int = 0, restarts: int = 0, **kwargs: Any) -> FitnessWorker:
     network = network_of(normalize=kwargs.pop("normalize", False), stack=kwargs.pop("stack", 1))
     seed, config = kwargs.pop("seed", 0), kwargs.pop("env_config", {})
     vectorizer = "sync" if isinstance(env, type) else "native"
     env_spec = EnvSpec(env=env, env_config=config, num_envs=num_envs, vectorizer=vectorizer, seed=seed)
     spec = RolloutSpec(env=env_spec, network=network, fragment_length=8, seed=seed, **kwargs)
-    return FitnessRollout(spec, worker, restarts, NOISE)
+    return FitnessWorker(spec, worker, restarts, NOISE)
 
 
 def weights_for(network: NetworkSpec, version: int = 7) -> Weights:
@@ -114,11 +114,11 @@ def weights_for(network: NetworkSpec, version: int = 7) -> Weights:
     return Weights(version, flat, network.mlp_table(inputs), extra)
 
 
-def collect(rollout: FitnessRollout, **call: Any) -> Any:
+def collect(rollout: FitnessWorker, **call: Any) -> Any:
     return rollout.collect(weights_for(rollout.spec.network), CALL | call)
 
 
-def expected(rollout: FitnessRollout, index: int, sign: int, length: int, sigma: float = 0.3) -> float:
+def expected(rollout: FitnessWorker, index: int, sign: int, length: int, sigma: float = 0.3) -> float:
     """The return of `length` steps of a single network with the perturbed weights."""
     weights = weights_for(rollout.spec.network)
     noise = NOISE[index : index + len(weights.flat)]
@@ -129,7 +129,7 @@ def expected(rollout: FitnessRollout, index: int, sign: int, length: int, sigma:
     return float(single.policy(Inputs(obs, {}))[0].sum())
 
 
-def check(rollout: FitnessRollout, fit: Any, sigma: float = 0.3) -> None:
+def check(rollout: FitnessWorker, fit: Any, sigma: float = 0.3) -> None:
     for k, index in enumerate(fit.index):
         for side, sign in enumerate((1, -1)):
             want = expected(rollout, index, sign, int(fit.length[k, side]), sigma)
@@ -182,7 +182,7 @@ def test_calls_follow_each_other_with_new_perturbations_and_whole_episodes() -> 
 def test_antithetic_pairs_of_a_linear_policy_lie_around_the_unperturbed_one() -> None:
     network = network_of(hidden=())
     env = EnvSpec(env=Told, num_envs=3, vectorizer="sync", seed=0)
-    rollout = FitnessRollout(RolloutSpec(env=env, network=network, fragment_length=8, seed=0), 0, 0, NOISE)
+    rollout = FitnessWorker(RolloutSpec(env=env, network=network, fragment_length=8, seed=0), 0, 0, NOISE)
     weights = weights_for(network)
     _, fit = rollout.collect(weights, {"pairs": 40, "sigma": 0.5})
 
@@ -212,7 +212,7 @@ def test_frames_are_stacked_from_each_episodes_beginning() -> None:
 
 @pytest.mark.parametrize("env", [Told, same_step])
 def test_moments_are_those_of_the_observations_acted_upon(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitness, "_CHUNK", 3)  # several chunks
+    monkeypatch.setattr(fitness_worker, "_CHUNK", 3)  # several chunks
     report, fit = collect(make(env, normalize=True))
     seen = np.array([[t, 1, 0] for length in fit.length.ravel() for t in range(length)], np.float64)
     assert fit.moments[0] == report.num_steps
@@ -265,11 +265,11 @@ def test_callbacks_hear_of_every_episode() -> None:
     assert report.episode_metrics["double"] == [2 * r for r in report.episode_rewards]
 
 
-def cartpole(worker: int = 0, restarts: int = 0, seed: int = 0) -> FitnessRollout:
+def cartpole(worker: int = 0, restarts: int = 0, seed: int = 0) -> FitnessWorker:
     space = spaces.Box(-9, 9, (4,), F)
     network = ES.network_spec(ESConfig(), build_spec(space, spaces.Discrete(2), ModelConfig(hidden=(4,))))
     env = EnvSpec(env="CartPole-v1", num_envs=3, vectorizer="sync", seed=seed)
-    return FitnessRollout(RolloutSpec(env=env, network=network, fragment_length=8, seed=seed), worker, restarts, NOISE)
+    return FitnessWorker(RolloutSpec(env=env, network=network, fragment_length=8, seed=seed), worker, restarts, NOISE)
 
 
 def test_same_seed_same_data_and_others_differ() -> None:
@@ -311,7 +311,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
     spec, table = cartpole().spec, roles.put(NOISE)
     workers = Group(
         roles,
-        lambda index, restarts: partial(FitnessRollout, spec, index, restarts, table),
+        lambda index, restarts: partial(FitnessWorker, spec, index, restarts, table),
         places("worker", 2, num_cpus=1),
         timeout_s=60,
         losses=Losses(2),
@@ -321,7 +321,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
         here = [collect(cartpole(i, restarts if i == 1 else 0)) for i in range(2)]
         if restarts:  # worker 0 has played a call already
             here[0] = [collect(r) for r in [cartpole()] for _ in range(2)][1]
-        there = workers.call_all_parts(FitnessRollout.collect, weights, CALL)
+        there = workers.call_all_parts(FitnessWorker.collect, weights, CALL)
         for (report, ours), (again, data) in zip(here, there):
             np.testing.assert_array_equal(roles.get(data).value, ours.value)
             assert again.episode_rewards == report.episode_rewards and again.size == 5

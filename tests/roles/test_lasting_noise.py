@@ -15,9 +15,9 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.distributions import JointDistribution, Noise
 from raypid.nn.network_spec import ActionLeaf
 from raypid.nn.numpy_mlp import initial_mlp
-from raypid.roles.acting import Episode
+from raypid.roles.acting import Episode, RolloutSpec
 from raypid.roles.lasting_noise import FEWEST, WINDOW, WORSE, LastingNoise
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.worker import TrajectoryWorker
 from raypid.run.agent import Agent
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.types import Weights
@@ -315,15 +315,15 @@ def alike(actions: Any) -> bool:
     return bool((sides[1:] == sides[:-1]).mean() > 0.75)
 
 
-def worker(persistence: float, num_envs: int = 2, **config: float) -> Rollout:
+def worker(persistence: float, num_envs: int = 2, **config: float) -> TrajectoryWorker:
     network = build_spec(spaces.Box(-1, 1, (1,), F), spaces.Box(-100, 100, (1,), F), ModelConfig(hidden=(4,)))
     env = EnvSpec(env=Scored, env_config=config, num_envs=num_envs, vectorizer="sync", seed=0)
-    return Rollout(
+    return TrajectoryWorker(
         RolloutSpec(env=env, network=network, fragment_length=EPISODE + 1, seed=0, noise_persistence=persistence)
     )
 
 
-def collected(rollout: Rollout, num: int) -> Any:
+def collected(rollout: TrajectoryWorker, num: int) -> Any:
     """[episode, B] whether the actions of an episode were alike. A fragment is an episode, and the row of its reset."""
     spec = rollout.spec.network
     flat = initial_mlp(spec, 1, np.random.default_rng(0))

@@ -14,22 +14,31 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from patience import PATIENCE_S
+from setups import learner_setup
 
 import raypid
+from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.loops import loops
 from raypid.loops.weights import ByReference, ByServers
 from raypid.nn.catalog import build_spec
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.parameter_server import ParameterServer
+from raypid.roles.setup import Setup
 from raypid.run.agent import Agent
 from raypid.runtime.handle import OTHER, ArgumentLost, Place, WorkerLost, places
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.stateful import StatefulGroup
 from raypid.runtime.supervisor import Group, Losses, RolesFailed
 from raypid.settings.config import ConfigError, ModelConfig
-from raypid.types import Report, Update, Weights
+from raypid.types import Metrics, Report, Weights
 
 SPEC = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(8,)))
+
+
+def setup(network: NetworkSpec = SPEC) -> Setup:
+    """What a server of weights of a network is made from."""
+    return learner_setup(PPO, PPOConfig(), network, checks=True)
 
 
 def weights(version: int, spec: Any = SPEC) -> Weights:
@@ -38,7 +47,7 @@ def weights(version: int, spec: Any = SPEC) -> Weights:
 
 
 def test_the_newest_version_wins() -> None:
-    server = ParameterServer(SPEC)
+    server = ParameterServer(setup())
     assert server.pull() is None and server.metrics()["version"] == -1
     assert server.push(weights(3)) == 3
     assert server.push(weights(2)) == 3 and server.pull().version == 3  # type: ignore[union-attr]
@@ -49,7 +58,7 @@ def test_the_newest_version_wins() -> None:
 
 
 def test_save_and_restore(tmp_path: Path) -> None:
-    server, other = ParameterServer(SPEC), ParameterServer(SPEC)
+    server, other = ParameterServer(setup()), ParameterServer(setup())
     with pytest.raises(ValueError, match="no weights yet"):
         server.save(str(tmp_path / "policy"))
     server.push(weights(7))
@@ -58,7 +67,7 @@ def test_save_and_restore(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.pull().flat, weights(7).flat)  # type: ignore[union-attr]
     assert raypid.load_policy(tmp_path / "policy").act(np.zeros(4, np.float32)) in (0, 1)
     wide = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(9,)))
-    another = ParameterServer(wide)
+    another = ParameterServer(setup(wide))
     another.push(weights(0, wide))
     with pytest.raises(ConfigError, match="another network"):
         another.restore(str(tmp_path / "policy"))
@@ -73,7 +82,7 @@ class Worker:
     def __init__(self, index: int) -> None:
         self.index = index
 
-    def collect(self, weights: Weights) -> Any:
+    def collect(self, weights: Weights, timesteps: int, exploration: Any) -> Any:
         self.log.append((self.index, weights.version))
         return Report(self.index, 1, weights.version), None
 
@@ -85,9 +94,9 @@ class Learner:
     def weights(self) -> Weights:
         return weights(self.version)
 
-    def update(self, *fragments: Any, timesteps: int) -> Any:
+    def update(self, timesteps: int, *fragments: Any) -> Any:
         self.version += 1
-        return Update({}, 1), self.weights()
+        return Metrics({}, 1), self.weights()
 
 
 class Nodes(LocalBackend):
@@ -110,7 +119,7 @@ def context(max_restarts: int = 3) -> loops.Context:
     backend = Nodes()
     workers = Group(backend, lambda i, r: partial(Worker, i), places("worker", 3), timeout_s=9, losses=Losses(0))
     learner = backend.spawn(Learner)
-    factory = partial(ParameterServer, SPEC)
+    factory = partial(ParameterServer, setup())
     more = {"timeout_s": 9.0, "losses": Losses(max_restarts)}
     servers = ByServers(backend, learner, factory, ["node 0", "node 1"], **more)  # type: ignore[arg-type]
     return loops.Context(backend, workers, learner, servers)
@@ -135,7 +144,9 @@ def test_learners_that_go_back_are_followed() -> None:
     """A learner that is built anew goes on from a copy of its state, which may be older than what was published last."""
     ctx = context()
     group = StatefulGroup(ctx.backend, lambda rank, restarts: Learner, places("learner"), start_s=9)
-    servers = ByServers(ctx.backend, group, partial(ParameterServer, SPEC), ["node 0"], timeout_s=9.0, losses=Losses(9))
+    servers = ByServers(
+        ctx.backend, group, partial(ParameterServer, setup()), ["node 0"], timeout_s=9.0, losses=Losses(9)
+    )
     for version in (5, 6):
         servers.publish(ctx.backend.put(weights(version)))
     group.generation += 1

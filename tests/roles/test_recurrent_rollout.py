@@ -11,14 +11,16 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from setups import worker_setup
 
 from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.numpy_cells import split_state
 from raypid.nn.torch_cells import Memory
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.evaluator import Evaluator, Order
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.worker import TrajectoryWorker
 from raypid.settings.config import ModelConfig
 from raypid.types import Trajectory, Weights, concat_trajectories
 
@@ -39,10 +41,10 @@ def make(env: Any = "CartPole-v1", *, stack: int = 1, worker: int = 0, head: str
     learner = TorchNetwork(network)
     flat = learner.numpy() + np.random.default_rng(0).normal(0, 0.3, len(learner.numpy())).astype(F)
     learner.load(flat)
-    return Rollout(spec, worker), Weights(7, flat, learner.table), learner
+    return TrajectoryWorker(spec, worker), Weights(7, flat, learner.table), learner
 
 
-def sequence(rollout: Rollout, network: TorchNetwork, t: Trajectory) -> tuple[Any, Any, Any]:
+def sequence(rollout: TrajectoryWorker, network: TorchNetwork, t: Trajectory) -> tuple[Any, Any, Any]:
     """params [T+1, B, P], value [T+1, B] and the memory after row T, of the whole fragment at once."""
     earlier, memory = split_state(rollout.spec.network, t.state)
     assert memory is not None
@@ -111,7 +113,7 @@ def test_boundary_forgets() -> None:
 def test_evaluation_carries_the_memory() -> None:
     """The same weights play otherwise than if the memory were forgotten after each step."""
     rollout, weights, _ = make(hidden=(16,), memory_size=16)
-    evaluator = Evaluator(rollout.spec)
+    evaluator = Evaluator(worker_setup(rollout.spec))
     whole = evaluator.play(weights, Order(6, 0, explore=True))
     np.testing.assert_array_equal(evaluator.play(weights, Order(6, 0, explore=True)).rewards, whole.rewards)
     act = evaluator.policy.act

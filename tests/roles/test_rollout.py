@@ -17,7 +17,8 @@ from raypid.envs import EnvError, EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.ops.normalizer import moments_of
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.worker import TrajectoryWorker
 from raypid.settings.config import ModelConfig
 from raypid.types import Report, Trajectory, Weights
 
@@ -71,7 +72,7 @@ def no_lives() -> None:
 
 def make(
     env: Any = Counting, num_envs: int = 2, rows: int = 4, *, worker: int = 0, restarts: int = 0, **kwargs: Any
-) -> Rollout:
+) -> TrajectoryWorker:
     config, seed = kwargs.pop("env_config", {}), kwargs.pop("seed", 0)
     normalize, stack = kwargs.pop("normalize", False), kwargs.pop("stack", 1)
     space = spaces.Box(-np.inf, np.inf, (3,), F)
@@ -80,10 +81,10 @@ def make(
     vectorizer = "sync" if env is Counting else "auto"
     env_spec = EnvSpec(env=env, env_config=config, num_envs=num_envs, vectorizer=vectorizer, seed=seed)
     spec = RolloutSpec(env=env_spec, network=network, fragment_length=rows, seed=seed, **kwargs)
-    return Rollout(spec, worker, restarts)
+    return TrajectoryWorker(spec, worker, restarts)
 
 
-def weights_for(rollout: Rollout, version: int = 7) -> Weights:
+def weights_for(rollout: TrajectoryWorker, version: int = 7) -> Weights:
     spec = rollout.spec.network
     size = spec.pipeline.vector_size
     extra = {}
@@ -95,7 +96,7 @@ def weights_for(rollout: Rollout, version: int = 7) -> Weights:
     return Weights(version, initial_mlp(spec, size, np.random.default_rng(0)), spec.mlp_table(size), extra)
 
 
-def collect(rollout: Rollout, num: int = 3) -> list[tuple[Report, Trajectory]]:
+def collect(rollout: TrajectoryWorker, num: int = 3) -> list[tuple[Report, Trajectory]]:
     return [rollout.collect(weights_for(rollout)) for _ in range(num)]
 
 
@@ -283,10 +284,10 @@ def test_every_worker_and_every_restart_explores_in_its_own_way() -> None:
     assert len({r.rng.random() for r in (same, cartpole(), *others)}) == 4
 
 
-def cartpole(seed: int = 0, worker: int = 0, restarts: int = 0) -> Rollout:
+def cartpole(seed: int = 0, worker: int = 0, restarts: int = 0) -> TrajectoryWorker:
     env = EnvSpec(env="CartPole-v1", num_envs=3, vectorizer="sync", seed=seed)
     network = build_spec(spaces.Box(-9, 9, (4,), F), spaces.Discrete(2), ModelConfig(hidden=(4,)))
-    return Rollout(RolloutSpec(env=env, network=network, fragment_length=20, seed=seed), worker, restarts)
+    return TrajectoryWorker(RolloutSpec(env=env, network=network, fragment_length=20, seed=seed), worker, restarts)
 
 
 def test_boundary_starts_streams_and_episodes_anew() -> None:
@@ -328,15 +329,19 @@ from raypid.envs import EnvSpec
 from raypid.nn.catalog import build_spec
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.evaluator import Evaluator, Order
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.acting import RolloutSpec
+from raypid.roles.rollout import Rollout
+from raypid.roles.setup import WorkerSetup
 from raypid.types import Weights
 network = build_spec(spaces.Box(-9, 9, (4,), np.float32), spaces.Discrete(2), ModelConfig(hidden=(4,)), normalize=True)
-rollout = Rollout(RolloutSpec(env=EnvSpec(env="CartPole-v1", num_envs=8), network=network, fragment_length=20, seed=0))
+spec = RolloutSpec(env=EnvSpec(env="CartPole-v1", num_envs=8), network=network, fragment_length=20, seed=0)
+setup = WorkerSetup(spec=spec, evaluation=spec, checks=False)
+rollout = Rollout(setup)
 extra = {"obs_count": np.asarray(0.0), "obs_mean": np.zeros(4), "obs_m2": np.zeros(4)}
 weights = Weights(0, initial_mlp(network, 4, np.random.default_rng(0)), network.mlp_table(4), extra)
-report, t = rollout.collect(weights)
+report, t = rollout.collect(weights, 0, {})
 assert report.num_steps and t.moments is not None
-evaluation = Evaluator(rollout.spec).play(weights, Order(3, 0))
+evaluation = Evaluator(setup).play(weights, Order(3, 0))
 assert len(evaluation.rewards) == 3
 heavy = {"torch", "ray", "tensorboardX", "matplotlib", "pandas", "scipy"} & set(sys.modules)
 assert not heavy, heavy

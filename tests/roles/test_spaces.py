@@ -8,13 +8,15 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from setups import learner_setup
 
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.envs import EnvError, EnvSpec, make_vector
 from raypid.nn.catalog import build_spec
 from raypid.nn.policy import DeployedPolicy
+from raypid.roles.acting import RolloutSpec
 from raypid.roles.learner import Learner
-from raypid.roles.rollout import Rollout, RolloutSpec
+from raypid.roles.worker import TrajectoryWorker
 from raypid.settings.config import ConfigError, ModelConfig
 from raypid.spaces import SpaceError, SpaceLeaf, space_leaves
 from raypid.types import tree_leaves
@@ -122,10 +124,10 @@ def learn(
         vector.observation_space, action, ModelConfig(**model), frame_stack=stack, normalize=normalize
     )  # fmt: skip
     vector.close()
-    rollout = Rollout(RolloutSpec(env=env, network=network, fragment_length=6, seed=0))
+    rollout = TrajectoryWorker(RolloutSpec(env=env, network=network, fragment_length=6, seed=0))
     config = PPOConfig(num_epochs=1, batch_size=64)
     config = config.replace({name: value for name, (value, _) in PPO.for_spaces(config, network).items()})
-    learner = Learner(PPO, config, network, 0)
+    learner = Learner(learner_setup(PPO, config, network))
     weights = learner.weights()
     assert np.isfinite(weights.flat).all()
     for round_ in range(2):
@@ -136,12 +138,12 @@ def learn(
             assert leaf.shape[:2] == (7, 2)
         for _, leaf in tree_leaves(t.action):
             assert leaf.shape[:2] == (6, 2)
-        update, after = learner.update(t, timesteps=t.num_valid)
+        update, after = learner.update(t.num_valid, t)
         assert update.num_updates == 1 and np.isfinite(after.flat).all()
-        assert all(np.isfinite(v) for v in update.metrics.values()), update.metrics
+        assert all(np.isfinite(v) for v in update.values()), update
         if round_ == 0:
             # it learns from the rows that it acted on, and has not moved since: no ratio is off 1
-            assert abs(update.metrics["kl"]) < 1e-4 and update.metrics["clip_fraction"] == 0
+            assert abs(update["kl"]) < 1e-4 and update["clip_fraction"] == 0
         assert not np.array_equal(after.flat, weights.flat)
         weights = after
     rollout.close()

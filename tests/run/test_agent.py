@@ -182,9 +182,9 @@ def test_every_method_of_the_roles(backend: str, request: pytest.FixtureRequest)
     ) as a:
         get, workers, learner = a.backend.get, a.context.workers, a.context.learner
         weights = get(learner.submit(Learner.weights))
-        (report, data), (report1, data1) = workers.call_all_parts(Rollout.collect, a.backend.put(weights))
+        (report, data), (report1, data1) = workers.call_all_parts(Rollout.collect, a.backend.put(weights), 0, {})
         assert (report.worker_index, report1.worker_index) == (0, 1)
-        update, new = learner.submit_parts(Learner.update, data, data1, timesteps=report.num_steps)
+        update, new = learner.submit_parts(Learner.update, report.num_steps, data, data1)
         assert get(update).num_updates > 0 and get(new).version == weights.version + 1
         get(learner.submit(Learner.set_weights, weights))
         np.testing.assert_array_equal(get(learner.submit(Learner.weights)).flat, weights.flat)

@@ -18,7 +18,7 @@ from raypid.run.agent import Agent
 from raypid.runtime.handle import places
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.supervisor import Group, Losses, RolesFailed
-from raypid.types import Update
+from raypid.types import Metrics
 
 
 def plan(**more: Any) -> loops.AsynchronousPlan:
@@ -51,7 +51,7 @@ def test_in_one_process_workers_take_turns_and_the_newest_weights() -> None:
     assert learner.updates[:3] == [[(0, 0), (1, 0)], [(2, 0), (0, 1)], [(1, 1), (0, 2)]]
     assert ctx.timesteps == 10 * sum(len(turn.reports) for turn in turns)
     assert [turn.update.num_updates for turn in turns] == [1, 1, 1, 1]
-    assert turns[2].update.metrics["staleness"] == 0.5  # versions 1 and 2, learnt from at version 2
+    assert turns[2].update["staleness"] == 0.5  # versions 1 and 2, learnt from at version 2
 
 
 def test_what_is_too_stale_is_dropped_and_counted() -> None:
@@ -101,13 +101,13 @@ def test_the_learner_says_which_version_it_is_at() -> None:
     steps = iter([2, 0, 0, 2, 2, 0, 0, 0])
     versions = [0]
 
-    def update(*parts: Any, timesteps: int) -> Any:
+    def update(timesteps: int, *parts: Any) -> Any:
         versions.append(versions[-1] + next(steps))
-        return Update({}, 1, version=versions[-1]), SimpleNamespace(version=versions[-1])
+        return Metrics({}, 1, versions[-1]), SimpleNamespace(version=versions[-1])
 
     learner.update = update  # type: ignore[method-assign]
     loop = loops.asynchronous(ctx)
-    staleness = [next(loop).update.metrics["staleness"] for _ in range(8)]
+    staleness = [next(loop).update["staleness"] for _ in range(8)]
     assert all(0 <= s <= 2 for s in staleness) and max(staleness) == 2
     assert ctx.plan is not None and ctx.plan.lost["stale"] > 0
 
@@ -117,15 +117,14 @@ def test_staleness_and_metrics_are_of_the_updates_that_ended() -> None:
     numbers = iter([{"loss": 1.0}, {}, {"loss": 3.0, "more": 5.0}, *[{}] * 30])
     plain = learner.update
 
-    def update(*parts: Any, timesteps: int) -> Any:
-        done, weights = plain(*parts, timesteps=timesteps)
-        done.metrics = next(numbers)
-        return done, weights
+    def update(timesteps: int, *parts: Any) -> Any:
+        done, weights = plain(timesteps, *parts)
+        return Metrics(next(numbers), done.num_updates, done.version), weights
 
     learner.update = update  # type: ignore[method-assign]
     turn = next(loops.asynchronous(ctx)).update
     assert turn.num_updates == len(learner.updates) > 3
-    assert turn.metrics["loss"] == 2.0 and turn.metrics["more"] == 5.0
+    assert turn["loss"] == 2.0 and turn["more"] == 5.0
 
 
 def test_an_update_across_iterations_counts_where_it_ends(ray_backend: Any) -> None:
@@ -133,7 +132,7 @@ def test_an_update_across_iterations_counts_where_it_ends(ray_backend: Any) -> N
     ctx = context(ray_backend, plan(update_size=3), (0.0, 0.0), learner)
     loop = loops.asynchronous(ctx)
     for _ in range(8):
-        assert next(loop).update.metrics["staleness"] >= 0
+        assert next(loop).update["staleness"] >= 0
 
 
 def test_what_waits_as_the_loop_begins_anew_is_counted() -> None:

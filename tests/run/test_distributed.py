@@ -29,7 +29,7 @@ from raypid.runtime.local import LocalBackend
 from raypid.runtime.resources import ResourceError
 from raypid.runtime.supervisor import Group, Losses
 from raypid.settings.config import ConfigError
-from raypid.types import Report, Update
+from raypid.types import Metrics, Report, Update
 
 SMALL: dict[str, Any] = {
     "num_steps": 16, "num_actors": 2, "num_learners": 1, "num_storages": 4, "num_envs_per_worker": 2, "batch_size": 32, "hidden_dim": 16,
@@ -203,7 +203,7 @@ def test_each_step_and_episode_of_a_run_counts_once(local: dict[str, Any]) -> No
     for model in ({}, {"model": {"memory": "gru"}}):
         with Ahead("CartPole-v1", **{**local, "num_actors": 1}, **model) as agent:
             reports: list[Report] = []
-            actor = agent._built().context.workers.handles[0].role  # type: ignore[attr-defined]
+            actor = agent._built().context.workers.handles[0].role.worker  # type: ignore[attr-defined]
             collect = actor.collect
 
             def collected(*args: Any, collect: Any = collect, reports: Any = reports) -> Any:
@@ -400,7 +400,7 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
         def __init__(self, index: int) -> None:
             self.index = index
 
-        def collect(self, weights: Any, exploration: Any) -> Any:
+        def collect(self, weights: Any, timesteps: int, exploration: Any) -> Any:
             made.append(self.index)
             return Report(self.index, 10, weights.version), len(made)
 
@@ -411,11 +411,11 @@ def test_storages_are_bounded_and_all_workers_get_their_turn(max_parts: int) -> 
         def weights(self) -> Any:
             return SimpleNamespace(version=self.version)
 
-        def update(self, *parts: int, timesteps: int) -> Any:
+        def update(self, timesteps: int, *parts: int) -> Any:
             learnt.extend(parts)
             most.append(len(made) - len(learnt) + len(parts))
             self.version += 1
-            return Update({}, 1), self.weights()
+            return Metrics({}, 1), self.weights()
 
     made: list[int] = []
     learnt: list[int] = []

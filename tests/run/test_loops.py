@@ -22,7 +22,7 @@ class Worker:
     def __init__(self, index: int) -> None:
         self.index = index
 
-    def collect(self, weights: int) -> Any:
+    def collect(self, weights: int, timesteps: int, exploration: Any) -> Any:
         self.log.append(("collect", self.index, weights))
         return Report(self.index, 10 + self.index, weights), f"fragment {self.index}"
 
@@ -34,7 +34,7 @@ class Learner:
     def weights(self) -> int:
         return self.version
 
-    def update(self, *fragments: str, timesteps: int) -> Any:
+    def update(self, timesteps: int, *fragments: str) -> Any:
         self.calls.append((timesteps, fragments))
         self.version += 1
         if self.version == 3:

@@ -54,7 +54,7 @@ def assert_equal(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> None:
 
 def replay_of(agent: Agent) -> Any:
     """The buffer in this process."""
-    return agent.context.learner.role.replay  # type: ignore[attr-defined]
+    return agent.context.learner.role.replay.buffer  # type: ignore[attr-defined]
 
 
 def assert_same_replay(a: Any, b: Any) -> None:
@@ -166,7 +166,7 @@ def test_each_stream_of_apex_has_its_epsilon(ray_session: Any) -> None:
         agent.train()
         for i, handle in enumerate(agent.context.workers.handles):  # it travelled with the call
             actor = handle.actor  # type: ignore[attr-defined]
-            told = ray_session.get(actor.__ray_call__.remote(lambda role: role.role.policy.exploration))
+            told = ray_session.get(actor.__ray_call__.remote(lambda role: role.role.worker.policy.exploration))
             np.testing.assert_array_equal(told["epsilon"], found[2 * i : 2 * i + 2])
 
 
@@ -389,7 +389,7 @@ def test_sharded_replay(ray_session: Any) -> None:
         rows = [ray_session.get(s.submit(Replay.__len__)) for s in shards_of(agent)]
         assert min(rows) > 50  # workers may be unequally fast
         for shard, num in zip(shards_of(agent), rows, strict=True):
-            total = ray_session.get(shard.actor.__ray_call__.remote(lambda role: role.role.tree.total))
+            total = ray_session.get(shard.actor.__ray_call__.remote(lambda role: role.role.buffer.tree.total))
             assert abs(total - num) > 1  # priorities came
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from member import SIZE, Member, Members, fragment
+from setups import learner_setup
 
 from raypid.algorithms.ppo import PPO, PPOConfig
 from raypid.nn.catalog import build_spec
@@ -82,7 +83,7 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
         pytest.skip("a memory learns with torch")
     config = ALGORITHMS.get(run).Config().replace({**settings, "kernel": kernel, "seed": 0, "model": model})
     spec = build_spec(MASKED if masked else BOX, spaces.Discrete(3), model, normalize=True)
-    arguments = (ALGORITHMS.get(run), ALGORITHMS.get(run).make(config, spec, 0).config, spec, 0)
+    setup = learner_setup(ALGORITHMS.get(run), ALGORITHMS.get(run).make(config, spec, 0).config, spec)
     short = {"rows": 5} if config.batch_size == 1 else {}  # each row is a step, for which all meet
     batches = [[fragment(10 * u + i, masked, streams=1 + i % 2, **short) for i in range(num)] for u in range(3)]
     batches[1][0] = fragment(7, masked, no_valid=True, streams=1, **short)  # for three fragments, all that rank 0 has
@@ -90,17 +91,17 @@ def test_several_learners_learn_what_one_does(members: Members, name: str, kerne
         part.state = {"memory": 0.1 + initial_memory(spec, part.num_streams)}
     for part in (part for batch in batches for part in batch if "of a stream" in name):
         part.stream = np.arange(part.num_streams)
-    one = Learner(*arguments)
-    alone = [one.update(*batch, timesteps=100 * (u + 1)) for u, batch in enumerate(batches)]
+    one = Learner(setup)
+    alone = [one.update(100 * (u + 1), *batch) for u, batch in enumerate(batches)]
     shares = [[split(batch, SIZE)[rank] for batch in batches] for rank in range(SIZE)]
-    together = members.call(Member.learn, *((arguments, share) for share in shares))
+    together = members.call(Member.learn, *((setup, share) for share in shares))
     for rank, (updates, state) in enumerate(together):
         assert_same_state(state, one.state_dict())
         for (update, weights), (ours, expected) in zip(updates, alone, strict=True):
             np.testing.assert_allclose(weights.flat, expected.flat, atol=1e-5)
-            assert update.num_updates == ours.num_updates and set(update.metrics) == set(ours.metrics)
-            for key, number in ours.metrics.items():
-                assert update.metrics[key] == pytest.approx(number, rel=1e-3, abs=1e-5), key
+            assert update.num_updates == ours.num_updates and set(update) == set(ours)
+            for key, number in ours.items():
+                assert update[key] == pytest.approx(number, rel=1e-3, abs=1e-5), key
         # nobody drifts: the bits are the same on every rank
         np.testing.assert_array_equal(updates[-1][1].flat, together[0][0][-1][1].flat, err_msg=str(rank))
     if "target_kl" in settings:
@@ -126,12 +127,12 @@ def test_a_state_of_one_goes_on_with_several(members: Members) -> None:
     spec = build_spec(BOX, spaces.Discrete(3), ModelConfig(hidden=(16,)), normalize=True)
     first, second = ([fragment(10 * u + i, False) for i in range(4)] for u in range(2))
     config = PPO.make(config, spec, 0).config
-    one = Learner(PPO, config, spec, 0)
-    one.update(*first, timesteps=100)
+    one = Learner(learner_setup(PPO, config, spec))
+    one.update(100, *first)
     state = one.state_dict()
-    _, expected = one.update(*second, timesteps=100)
+    _, expected = one.update(100, *second)
     shares = split(second, SIZE)
-    together = members.call(Member.learn, *(((PPO, config, spec, 5), [share], state) for share in shares))
+    together = members.call(Member.learn, *((learner_setup(PPO, config, spec, 5), [share], state) for share in shares))
     for [(_, weights)], _ in together:
         np.testing.assert_allclose(weights.flat, expected.flat, atol=1e-5)
 

@@ -13,16 +13,15 @@ import pytest
 from gymnasium import spaces
 from member import SIZE, Member, Members
 from patience import wait_until
+from setups import learner_setup
 
 from raypid.nn.catalog import build_spec
 from raypid.ops.normalizer import moments_of
 from raypid.ops.sum_tree import importance
 from raypid.plugins.registry import ALGORITHMS
-from raypid.replay.base import replay_factory
 from raypid.replay.buffer import ReplaySpec
-from raypid.roles.learner import Learner
+from raypid.roles.learner import Learner, interleave
 from raypid.roles.parameter_server import SharedParameters
-from raypid.roles.replay_learner import interleave
 from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.settings.config import ConfigError, ModelConfig
@@ -70,16 +69,18 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Members, name:
     config = algorithm.Config(env="x", seed=0, batch_size=24, adam_eps=1e-5, model=model, **settings)
     space = DISCRETE if discrete else spaces.Box(-2, 2, (2,))
     spec = build_spec(BOX, space, model, normalize=bool(config.normalize_observations))
-    arguments = (algorithm, config, algorithm.network_spec(config, spec), 0)
-    replay = replay_factory(
-        algorithm.replay_kind(config), ReplaySpec(capacity=500, num_shards=SIZE, priority_exponent=0.6)
-    )
+    rows = ReplaySpec(capacity=500 * SIZE, priority_exponent=0.6)
+    setup = learner_setup(algorithm, config, algorithm.network_spec(config, spec), replay=rows)
     # four workers, three learners
     fragments = [[(w, fragment(10 * k + w, discrete)) for w in range(4)] for k in range(3)]
-    rounds = [[([f for f in new if f[0] % SIZE == r], UPDATES) for new in fragments] for r in range(SIZE)]
-    together = members.call(Member.replay, *((arguments, replay, mine) for mine in rounds))
+    seen = [[t.moments for _, t in new] for new in fragments]
+    rounds = [
+        [(moments, [f for f in new if f[0] % SIZE == r], UPDATES) for moments, new in zip(seen, fragments, strict=True)]
+        for r in range(SIZE)
+    ]
+    together = members.call(Member.replay, *((setup, mine) for mine in rounds))
 
-    one = Learner(*arguments).algorithm
+    one = Learner(setup).algorithm
     for k, new in enumerate(fragments):
         for _, t in new:
             one.merge(t.moments)

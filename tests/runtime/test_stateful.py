@@ -16,7 +16,7 @@ from raypid.runtime.stateful import StatefulGroup
 from raypid.runtime.supervisor import Losses, RoleRebuilt, RolesFailed, split
 from raypid.types import LearnerCopy, Update
 
-LEARNS = ("update", "learn", "learn_from")
+LEARNS = ("update", "learn", "learn_from_replay", "learn_from")
 
 
 class Role:

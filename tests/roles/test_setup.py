@@ -1,4 +1,4 @@
-"""The public roles, `raypid.roles`: put together by hand they do what an agent does, in one process and as Ray actors."""
+"""The roles of one setup: in a loop of a user's own they do what an agent does, in one process and as Ray actors."""
 
 from __future__ import annotations
 
@@ -241,9 +241,9 @@ def test_setup_refuses_what_no_role_looks_at(case: str) -> None:
 
 def read_by_setup() -> str:
     """The source of the functions of run/ that `raypid.setup` calls, itself or through others."""
-    bodies = [ast.parse((PACKAGE / "run" / name).read_text()).body for name in ("assembly.py", "resolve.py")]
+    bodies = [ast.parse((PACKAGE / "run" / name).read_text()).body for name in ("setup.py", "resolve.py")]
     functions = {node.name: node for body in bodies for node in body if isinstance(node, ast.FunctionDef)}
-    found, todo = set(), {"resolve", "learner_threads", "replay_spec", "rollout_spec"}
+    found, todo = set(), {"resolve", "setup_of"}
     while todo:
         found |= todo
         named = {node.id for name in todo for node in ast.walk(functions[name]) if isinstance(node, ast.Name)}

@@ -1,4 +1,4 @@
-"""Actor: a rollout worker whose trajectories are made by a user's program."""
+"""A worker whose trajectories are made by a user's program, and the environment that the program steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raypid.envs.infos import Info
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.rollout import Rollout
+from raypid.roles.worker import TrajectoryWorker
 from raypid.settings.config import Config
 from raypid.types import Array, Report, Trajectory, Tree, Update, Weights, tree_map
 
@@ -25,7 +25,7 @@ class DistributedWrapper:
     Every step is recorded; `trajectory` returns the steps since the previous trajectory.
     """
 
-    def __init__(self, rollout: Actor) -> None:
+    def __init__(self, rollout: ProgramWorker) -> None:
         self._rollout = rollout
         self._drawn: tuple[Tree | None, Tree] | None = None
         """The policy's state before the actions that are drawn but not taken, and these."""
@@ -121,8 +121,8 @@ class Program(Protocol):
         """In a learner: learn from a batch, the trajectories of several actors side by side."""
 
 
-class Actor(Rollout):
-    """A rollout worker whose fragments are the trajectories that a program yields."""
+class ProgramWorker(TrajectoryWorker):
+    """A worker whose fragments are the trajectories that a program yields."""
 
     def __init__(self, spec: RolloutSpec, program: Program, worker_index: int = 0, restarts: int = 0) -> None:
         super().__init__(spec, worker_index, restarts)

@@ -12,7 +12,7 @@ from raypid.algorithms.base import Algorithm
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration, NetworkPolicy
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.rollout import FragmentWorker, WorkerState
+from raypid.roles.worker import FragmentWorker, WorkerState
 from raypid.settings.config import Config
 from raypid.storage.checkpoint import refusing
 from raypid.types import Gradients, Report, Trajectory, Weights
@@ -55,8 +55,8 @@ def differentiating(
     return source
 
 
-class GradientRollout(FragmentWorker):
-    """A rollout worker that computes gradients.
+class GradientWorker(FragmentWorker):
+    """A worker that computes gradients.
 
     Args:
         source: builds what computes them, for the policy that acts.

@@ -14,7 +14,7 @@ from raypid.nn.network_policy import Exploration
 from raypid.nn.population import make_population
 from raypid.ops.normalizer import Moments, merge_moments, moments_of, zero_moments
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.rollout import RolloutWorker
+from raypid.roles.worker import RolloutWorker
 from raypid.types import Array, Fitness, Report, Weights
 
 _IDLE = -1
@@ -27,7 +27,7 @@ def _merged(moments: Moments, observations: list[Array]) -> Moments:
     return merge_moments(moments, moments_of(np.concatenate(observations))) if observations else moments
 
 
-class FitnessRollout(RolloutWorker):
+class FitnessWorker(RolloutWorker):
     """B streams that play turns: turn 2 k is the first of pair k (+), turn 2 k + 1 the second (-).
 
     A stream whose episode ends takes the next turn. Once none is left it idles, and what it does counts for nothing. Episodes

@@ -1,0 +1,69 @@
+"""What all roles share: the setup that they are made from, and checks of what a user's loop gives to their methods."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from raypid.nn.network_policy import NetworkPolicy
+from raypid.roles.acting import register_networks
+from raypid.roles.setup import WorkerSetup
+
+if TYPE_CHECKING:
+    from raypid.roles.given import Checks
+    from raypid.types import Weights
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class Role:
+    """Base class of roles. Subclasses mark with `checked` the methods that a user's loop calls.
+
+    Args:
+        setup: what `raypid.setup(...)` returned.
+        numbers: arguments that must be whole numbers of at least 0, by name.
+
+    Raises:
+        UserError: `setup` is no Setup, or a number is something else.
+    """
+
+    checks: Checks | None = None
+    """Checks what methods are given; None in raypid's own loops."""
+    parts: tuple[object, ...] = ()
+    """Other roles in the same object. A handle calls their methods too."""
+
+    def __init__(self, setup: WorkerSetup, **numbers: int) -> None:
+        if not isinstance(setup, WorkerSetup) or setup.checks:
+            from raypid.roles.given import check_setup
+
+            check_setup(type(self).__name__, setup, numbers)
+        register_networks(setup.spec.networks)
+
+    def check_by(self, setup: WorkerSetup, policy: NetworkPolicy | None = None, weights: Weights | None = None) -> None:
+        """Check from here on what methods are given, if the setup says so.
+
+        Args:
+            policy: the policy that acts, which knows the names and shapes of the weights.
+            weights: weights of the run, which have them.
+        """
+        if setup.checks:
+            from raypid.roles.given import Checks
+
+            self.checks = Checks(setup, policy, weights)
+
+
+def checked(method: F) -> F:
+    """Decorator of a role's method: check its arguments first, each by the method of `Checks` that has the argument's name."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def call(self: Role, *args: Any, **kwargs: Any) -> object:
+        if self.checks is not None:
+            given = signature.bind(self, *args, **kwargs)
+            given.apply_defaults()
+            self.checks.check(method.__qualname__, given.arguments)
+        return method(self, *args, **kwargs)
+
+    return cast(F, call)
