@@ -597,16 +597,16 @@ class Replays(FolderLoader):
             agent = Agent(run, config, out=self.folder / name)
             for _ in range(3):
                 agent.train()
-            buffer = agent.context.learner.role.replay  # type: ignore[attr-defined]
-            buffer.save(str(self.folder / name / "a"), None)
+            buffer = agent.context.learner.role.replay.buffer  # type: ignore[attr-defined]
+            buffer.save(self.folder / name / "a")
             agent.train()
-            buffer.save(str(self.folder / name / "b"), str(self.folder / name / "a"))
+            buffer.save(self.folder / name / "b", self.folder / name / "a")
             self.buffers[self.folder / name / "b"] = buffer
         return list(self.buffers)
 
     def load(self, folder: Path) -> object:
         buffer = self.buffers[folder]
-        buffer.load(str(folder))
+        buffer.load(folder)
         with np.errstate(all="ignore"):
             sample = buffer.sample(8, 0.4) if buffer.num_ready else None
         del sample

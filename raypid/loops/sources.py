@@ -1,8 +1,8 @@
 """Where a replay loop puts fragments and gets updates from: buffers of the learners, or shards in actors of their own.
 
 A buffer that is lost is filled again within the run: from its part of the newest checkpoint, if the run saves them, and from the
-fragments that it got since, which this process keeps references to. A buffer writes and reads its part of a checkpoint itself where it
-sees the folder. On a node with another disk it sends and gets rows.
+fragments that it got since, which this process keeps references to. This process writes and reads the files, whatever disks other nodes
+have: buffers send and get rows, one piece while another one is on its way.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import UserError
-from raypid.replay.base import NOT_SEEN, Replay
+from raypid.replay.base import Replay
 from raypid.replay.disk import (
     ReplayDamaged,
     Span,
-    check_written,
     link_save,
-    proof_of,
     read_index,
     read_rows,
-    shown_to_all,
     write_rows,
 )
 from raypid.roles.learner import Learner
@@ -200,21 +197,11 @@ class ReplaySource:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, previous: Path | None) -> None:
-        """Write all buffers into `folder`; what the save in `previous` has already is linked.
-
-        Raises:
-            Unwritten: what a buffer has written is not there.
-        """
-        places = self._places(folder)
-        before = [None] * len(places) if previous is None else self._places(previous)
-        with shown_to_all(folder.absolute()) as proof:
-            asked = [i for i, place in enumerate(places) if not self._is_kept(i, place)]
-            calls = [self._submit(i, Replay.save, places[i], before[i], proof) for i in asked]
-            for i, call in zip(asked, calls, strict=True):
-                if not self.backend.get(call):
-                    self._write(i, places[i], before[i])
-        for place in places:
-            check_written(Path(place))
+        """Write all buffers into `folder`; what the save in `previous` has already is linked."""
+        before = [None] * self.num if previous is None else self._places(previous)
+        for index, place in enumerate(self._places(folder)):
+            if not self._is_kept(index, place):
+                self._persist(index, "save()", partial(self._write, index, place, before[index]))
 
     def note_save(self, folder: Path) -> None:
         """A save is in its place: buffers that are lost from here on are filled from it."""
@@ -223,36 +210,29 @@ class ReplaySource:
             if index not in self._loading:
                 kept.clear()
 
-    def _places(self, folder: Path) -> list[str]:
-        """The folder of each buffer's part of a save: a whole path, since other processes may have other current folders."""
-        whole = folder.absolute()
-        return [str(whole / f"{self._part}_{i}" if self._part else whole) for i in range(self.num)]
+    def _places(self, folder: Path) -> list[Path]:
+        """The folder of each buffer's part of a save."""
+        return [folder / f"{self._part}_{i}" if self._part else folder for i in range(self.num)]
 
-    def _is_kept(self, index: int, place: str) -> bool:
+    def _is_kept(self, index: int, place: Path) -> bool:
         """Whether a buffer's part of a save could be written without asking its process."""
         return False
 
-    def _write(self, index: int, place: str, previous: str | None) -> None:
-        """Write a buffer whose process does not see the folder."""
-        before = None if previous is None else Path(previous)
-
-        def write() -> None:
-            handle = self.buffers[index]
-            head, step = self.backend.get(handle.submit(Replay.head), self.timeout_s)
-            write_rows(Path(place), before, head, step, partial(self._columns, handle))
-
-        self._persist(index, "save()", write)
+    def _write(self, index: int, place: Path, previous: Path | None) -> None:
+        handle = self.buffers[index]
+        head, step = self.backend.get(handle.submit(Replay.head), self.timeout_s)
+        write_rows(place, previous, head, step, partial(self._columns, handle))
 
     def _persist(self, index: int, call: str, work: Callable[[], T]) -> T:
         """Do work that asks a buffer's process several times; again if that is lost meanwhile."""
         while True:
+            self.settle([index])
             try:
                 return work()
             except (WorkerLost, TimeoutError) as error:
                 if self.group is None:
                     raise
                 self.group.lose(index, call, error)
-                self.settle([index])
 
     def _columns(self, handle: Handle, spans: Sequence[Span], changing: bool) -> Iterator[Mapping[str, Array]]:
         """The columns of a buffer's rows. Each span is on its way while the one before is used."""
@@ -269,21 +249,16 @@ class ReplaySource:
         self.forget()
         self._forget_kept()
         parts, draws = share_of_saves(folder, self.num)
-        loads = [self._submit(i, Replay.load, part, draws, proof_of(part)) for i, part in enumerate(parts)]
-        rows = [self.backend.get(load) for load in loads]
-        for i, part in enumerate(parts):
-            if rows[i] == NOT_SEEN:
-                rows[i] = self._persist(i, "load()", partial(self._send, i, part, draws))
-        self._held, self._ready = rows, [self.backend.put(num) for num in rows]
+        self._held = [self._persist(i, "load()", partial(self._read, i, part, draws)) for i, part in enumerate(parts)]
+        self._ready = [self.backend.put(rows) for rows in self._held]
 
-    def _send(self, index: int, folders: Sequence[str], draws: bool) -> int:
-        """Load saves into a buffer whose process does not see them; returns the rows that can be drawn."""
-        return Filling(self._sending(self.buffers[index], folders, draws)).finish()
+    def _read(self, index: int, folders: Sequence[Path], draws: bool) -> int:
+        return Filling(self._reading(self.buffers[index], folders, draws)).finish()
 
-    def _sending(self, handle: Handle, folders: Sequence[str], draws: bool) -> Steps[int]:
-        """Do what `Replay.load` does in a process that sees the folders, piece by piece; returns the rows that can be drawn."""
+    def _reading(self, handle: Handle, folders: Sequence[Path], draws: bool) -> Steps[int]:
+        """Do what `Replay.load` does, piece by piece; returns the rows that can be drawn."""
         rows = 0
-        for i, folder in enumerate(map(Path, folders)):
+        for i, folder in enumerate(folders):
             passing = (UserError, RuntimeError, TimeoutError)
             with refusing(f"The replay buffer in {folder}", ReplayDamaged, passing):
                 index = read_index(folder)
@@ -308,8 +283,7 @@ class ReplaySource:
             yield from self._step(handle.ready)
             if self.saved is not None:
                 parts, draws = share_of_saves(self.saved, self.num)
-                found = yield from self._step(handle.submit(Replay.load, parts[index], draws, proof_of(parts[index])))
-                rows = found if found != NOT_SEEN else (yield from self._sending(handle, parts[index], draws))
+                rows = yield from self._reading(handle, parts[index], draws)
                 how = f"it was filled from {self.saved.parent.name}" if rows else how
         except CheckpointError as error:
             how = f"its save cannot be read ({error}) and it fills up by collecting"
@@ -556,16 +530,18 @@ class ShardedReplay(ReplaySource):
             self._held[index], self._ready[index] = 0, self.backend.put(0)
         return None  # it is told once they are filled
 
-    def _is_kept(self, index: int, place: str) -> bool:
+    def _is_kept(self, index: int, place: Path) -> bool:
         """A shard that was lost, and for which there is no room yet, will be what its part of the newest save is."""
         if index not in self._loading or self.shards.is_up(index):
             return False
         if self.saved is None:
             empty = self.factory(index)()
-            return isinstance(empty, Shard) and empty.buffer.save(place, None)
+            assert isinstance(empty, Shard)
+            empty.buffer.save(place, None)
+            return True
         parts, is_its_own = share_of_saves(self.saved, self.num)
-        if is_its_own and (part := Path(parts[index][0])).is_dir():
-            link_save(part, Path(place))
+        if is_its_own and (part := parts[index][0]).is_dir():
+            link_save(part, place)
             return True
         return False
 
@@ -610,16 +586,15 @@ class Filling(Generic[T]):
         return self.result
 
 
-def share_of_saves(folder: Path, num: int) -> tuple[list[list[str]], bool]:
+def share_of_saves(folder: Path, num: int) -> tuple[list[list[Path]], bool]:
     """Which parts of a saved buffer each of `num` buffers loads, and whether each loads exactly the part that it saved.
 
     If there are more parts than buffers, they are distributed in turn. If there are fewer, several buffers load the same part (each keeps
     its newest rows).
     """
-    folder = folder.absolute()
     whole = (folder / "index.json").is_file()
     found = [p for p in folder.glob("*_*") if p.is_dir() and p.name.split("_")[-1].isdigit()]
-    parts = [str(p) for p in ([folder] if whole else sorted(found, key=lambda p: int(p.name.split("_")[-1])))]
+    parts = [folder] if whole else sorted(found, key=lambda p: int(p.name.split("_")[-1]))
     if not parts:
-        return [[str(folder)]] * num, True  # loading then says what is missing
+        return [[folder]] * num, True  # loading then says what is missing
     return [parts[i::num] if i < len(parts) else [parts[i % len(parts)]] for i in range(num)], len(parts) == num

@@ -6,7 +6,6 @@ An algorithm names its kind in `replay_kind`.
 
 from __future__ import annotations
 
-import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,14 +31,11 @@ from raypid.replay.disk import (
     write_rows,
 )
 from raypid.state_tree import fingerprint
-from raypid.storage.checkpoint import refusing, sha256_of
+from raypid.storage.checkpoint import refusing
 from raypid.types import Array, Sample, Sequences
 
 _ROUNDS = 100
 """Draws of twice as many first rows of sequences as are needed, until enough of them have a whole sequence after them."""
-
-NOT_SEEN = -1
-"""In place of a number of rows: the process does not see what it should load."""
 
 
 class Replay(Buffer, ABC):
@@ -134,22 +130,9 @@ class Replay(Buffer, ABC):
     def restore(self, saved: SavedRows) -> None:
         """Load the `row_state` of rows that have just been loaded."""
 
-    def sees(self, proof: Mapping[str, str]) -> bool:
-        """Whether this process sees these files (path -> SHA-256). A node may have a disk of its own, with folders of the same names."""
-        try:
-            return all(sha256_of(Path(file)) == checksum for file, checksum in proof.items())
-        except OSError:
-            return False
-
-    def save(self, folder: str, previous: str | None, proof: Mapping[str, str] | None = None) -> bool:
-        """Write the buffer into `folder`. What the save in `previous` has already is linked.
-
-        Writes nothing and returns False if this process does not see the files in `proof`, or may not write beside them.
-        """
-        if not (self.sees(proof or {}) and all(os.access(Path(file).parent, os.W_OK) for file in proof or ())):
-            return False
-        write_rows(Path(folder), None if previous is None else Path(previous), *self.head(), self._rows_of)
-        return True
+    def save(self, folder: Path, previous: Path | None = None) -> None:
+        """Write the buffer into `folder`. What the save in `previous` has already is linked."""
+        write_rows(folder, previous, *self.head(), self._rows_of)
 
     def head(self) -> tuple[dict[str, object], int]:
         """Return what a save keeps of the buffer besides its rows, and the number of rows of a piece of it."""
@@ -178,19 +161,16 @@ class Replay(Buffer, ABC):
         state = {name: head[name] for name in ("oldest", "count", "max_priority", "rng")}
         return fingerprint({**state, "rows": self.rows(ids), "more": self.row_state(self.slots(ids))})
 
-    def load(self, folders: str | Sequence[str], draws: bool = True, proof: Mapping[str, str] | None = None) -> int:
+    def load(self, *folders: Path, draws: bool = True) -> int:
         """Replace the contents by those of one save, or of several after each other; returns the rows that can be drawn.
 
-        With `draws`, rows are drawn from now on as the (first) saved buffer would have drawn them. Changes nothing and returns
-        NOT_SEEN if this process does not see the files in `proof`.
+        With `draws`, rows are drawn from now on as the (first) saved buffer would have drawn them.
 
         Raises:
             ReplayDamaged: a file is missing, cut short or altered.
             OtherTask: the rows come from another environment.
         """
-        if not self.sees(proof or {}):
-            return NOT_SEEN
-        for i, folder in enumerate(map(Path, [folders] if isinstance(folders, str) else folders)):
+        for i, folder in enumerate(folders):
             with refusing(f"The replay buffer in {folder}", ReplayDamaged):
                 index = read_index(folder)
                 for piece in read_rows(folder, index, self.begin_load(index, i > 0)):

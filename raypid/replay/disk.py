@@ -9,12 +9,10 @@ their disk; else the driver does, and the same rows travel between the two.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +23,6 @@ import numpy as np
 from raypid.errors import shown
 from raypid.replay.buffer import LINKS, NO_ROW, Buffer
 from raypid.storage.checkpoint import CheckpointError, confined, read_json, sha256_of, write_arrays
-from raypid.storage.outputs import Unwritten
 from raypid.types import Array
 
 PIECE_BYTES = 64 * 2**20
@@ -100,44 +97,6 @@ def joined(parts: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate([part[name] for part in found]) for name in (found[0] if found else ())}
 
 
-def check_written(folder: Path) -> None:
-    """Check that a save that another process may have written is here.
-
-    Raises:
-        Unwritten: files are missing.
-    """
-    index = folder / _INDEX
-    missing = [index] if not index.is_file() else [folder / name for name in _checksums(read_json(index))]
-    for file in missing:
-        if not file.is_file():
-            raise Unwritten(f"The replay buffer was not saved: {file} is not there.")
-
-
-@contextlib.contextmanager
-def shown_to_all(folder: Path) -> Iterator[dict[str, str]]:
-    """Put a file into `folder` by which others can tell whether they see it; gives its proof (`Replay.sees`)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f".seen-{uuid.uuid4().hex}"
-    file.write_text(file.name)
-    try:
-        yield {str(file): sha256_of(file)}
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def proof_of(folders: Iterable[str]) -> dict[str, str]:
-    """Return the proof by which other processes can tell whether they see these saves (`Replay.sees`).
-
-    Raises:
-        ReplayDamaged: one is not there.
-    """
-    files = [Path(folder, _INDEX) for folder in folders]
-    for file in files:
-        if not file.is_file():
-            raise ReplayDamaged(f"There is no replay buffer in {file.parent}.")
-    return {str(file): sha256_of(file) for file in files}
-
-
 def checksums_in(folder: Path) -> dict[str, str]:
     """SHA-256 of the large files of a save that was just written, as its indices have them, by path below `folder`. Nobody
     has to read the files again: those that were linked have the checksum that was computed when they were written."""
@@ -184,10 +143,13 @@ def read_index(folder: Path) -> dict[str, Any]:
     `shapes` of its rows by column.
 
     Raises:
+        ReplayDamaged: there is none.
         ValueError, KeyError, TypeError, OSError: what is wrong.
     """
     from safetensors import safe_open
 
+    if not (folder / _INDEX).is_file():
+        raise ReplayDamaged(f"There is no replay buffer in {folder}.")
     index = {**_checked_index(folder), "folder": str(folder), "shapes": {}}
     for name, checksum in _checksums(index).items():
         if sha256_of(confined(folder, name)) != checksum:
@@ -320,7 +282,7 @@ def _shape(columns: Mapping[str, Shape], name: str) -> str:
 
 class Loading:
     """A save on its way into a buffer: it replaces the contents, or with `after` comes after them, under new ids. Of more rows than
-    there is room for, the buffer takes the newest. The steps are apart, since the save may be on another node's disk.
+    there is room for, the buffer takes the newest. The steps are apart, since the buffer may be in another process.
 
     Raises:
         OtherTask: it holds rows of another environment.

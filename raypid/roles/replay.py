@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -123,7 +124,7 @@ class Replay(Role):
         """
         refuse_file_name(folder, "Replay.save")
         try:
-            self.buffer.save(os.fspath(folder), None)
+            self.buffer.save(Path(folder))
         except OSError as error:
             raise UserError(
                 f"Replay.save: {folder} cannot be written: {reason(error)}. Give another folder."
@@ -140,4 +141,4 @@ class Replay(Role):
         """
         if not os.path.isdir(folder):
             raise UserError(f"Replay.load takes a folder that Replay.save wrote. {nothing_at(folder)}")
-        return self.buffer.load(os.fspath(folder))
+        return self.buffer.load(Path(folder))

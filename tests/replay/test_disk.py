@@ -39,12 +39,12 @@ def shake(replay: Replay, seed: int) -> None:
 
 
 def save_replay(replay: Replay, folder: Path, previous: Path | None = None) -> None:
-    replay.save(str(folder), None if previous is None else str(previous))
+    replay.save(folder, previous)
 
 
 def loaded(spec: ReplaySpec, folder: Path) -> Replay:
     replay = make_replay(spec)
-    replay.load(str(folder))
+    replay.load(folder)
     return replay
 
 
@@ -70,9 +70,9 @@ def assert_same_future(a: Replay, b: Replay, num: int = 5) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_a_round_trip(name: str, tmp_path: Path) -> None:
     world = grown(SPECS[name])
-    world.replay.save(str(tmp_path), None)
+    world.replay.save(tmp_path)
     other = make_replay(SPECS[name])
-    assert other.load(str(tmp_path)) == world.replay.num_ready
+    assert other.load(tmp_path) == world.replay.num_ready
     assert_same(other, world.naive)
     assert {k: v.dtype for k, v in other.columns.items()} == {k: v.dtype for k, v in world.replay.columns.items()}
     assert_same_future(world.replay, other)
@@ -234,7 +234,7 @@ def test_a_load_into_a_used_buffer_leaves_nothing_of_before(tmp_path: Path) -> N
         world = grown(spec)
         save_replay(world.replay, tmp_path / name)
         for used in (grown(spec, 3, seed=4).replay, grown(spec, 60, seed=5).replay):
-            used.load(str(tmp_path / name))
+            used.load(tmp_path / name)
             assert_same(used, world.naive)
             assert_same_future(copy.deepcopy(world.replay), used)
 
@@ -264,7 +264,7 @@ def test_damaged_files(pattern: str, damage: Callable[[Path], Any], tmp_path: Pa
     save_replay(grown(SPECS["prioritized"]).replay, tmp_path)
     file = next(tmp_path.glob(pattern))
     damage(file)
-    with pytest.raises(ReplayDamaged, match="The replay buffer in .* (is damaged|cannot be read)") as error:
+    with pytest.raises(ReplayDamaged, match="(The|There is no) replay buffer in") as error:
         loaded(SPECS["prioritized"], tmp_path)
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
     if pattern != "index.json":

@@ -35,7 +35,7 @@ def filled(folder: Path, part: int, capacity: int, num: int) -> Replay:
     for k in range(num):
         replay.add(part, fragment(part, k))
     replay.set_priorities(np.arange(replay.oldest, replay.count), np.full(min(capacity, replay.count), 2.0 + part))
-    replay.save(str(folder / f"learner_{part}"), None)
+    replay.save(folder / f"learner_{part}")
     return replay
 
 
@@ -51,12 +51,12 @@ def check(replay: Replay) -> Any:
 def test_parts_are_dealt_out(tmp_path: Path) -> None:
     for name in ("learner_10", "learner_2", "learner_0"):
         (tmp_path / name).mkdir()
-    a, b, c = (str(tmp_path / f"learner_{i}") for i in (0, 2, 10))
+    a, b, c = (tmp_path / f"learner_{i}" for i in (0, 2, 10))
     assert share_of_saves(tmp_path, 2) == ([[a, c], [b]], False)
     assert share_of_saves(tmp_path, 3) == ([[a], [b], [c]], True)
     assert share_of_saves(tmp_path, 5) == ([[a], [b], [c], [a], [b]], False)
     (tmp_path / "index.json").touch()
-    assert share_of_saves(tmp_path, 1) == ([[str(tmp_path)]], True)
+    assert share_of_saves(tmp_path, 1) == ([[tmp_path]], True)
 
 
 @pytest.mark.parametrize("capacity", [60, 100, 250])
@@ -66,7 +66,7 @@ def test_three_saved_parts_go_into_one_buffer(tmp_path: Path, capacity: int) -> 
     folders, draws = share_of_saves(tmp_path, 1)
     one = make_replay(ReplaySpec(capacity=capacity, n_step=3, gamma=1.0, priority_exponent=0.6))
     one.add(9, fragment(9, 0))  # what was there goes
-    assert one.load(folders[0], draws) == len(one)
+    assert one.load(*folders[0], draws=draws) == len(one)
     kept = {1, 2} if capacity == 60 else {0, 1, 2}  # the newest rows
     assert check(one) == kept
     if capacity >= 250:
@@ -79,9 +79,9 @@ def test_three_saved_parts_go_into_one_buffer(tmp_path: Path, capacity: int) -> 
     before = len(one)
     one.add(2, fragment(2, 1))  # a stream goes on where its part ended
     assert check(one) == kept and (len(one) > before or capacity < 250)
-    one.save(str(tmp_path / "again"), None)
+    one.save(tmp_path / "again")
     again = make_replay(one.spec)
-    again.load(str(tmp_path / "again"))
+    again.load(tmp_path / "again")
     np.testing.assert_array_equal(again.sample(50).id, one.sample(50).id)
 
 
@@ -91,6 +91,6 @@ def test_several_buffers_take_the_newest_of_one_and_draw_by_themselves(tmp_path:
     spec = ReplaySpec(capacity=80, n_step=3, gamma=1.0)
     two = [make_replay(spec, i) for i in range(2)]
     for replay, folder in zip(two, folders, strict=True):
-        replay.load(folder, draws)
+        replay.load(*folder, draws=draws)
         assert check(replay) == {0} and replay.sample(100).data.obs.min() >= 40
     assert not np.array_equal(two[0].sample(30).id, two[1].sample(30).id)

@@ -16,48 +16,25 @@ from fragments import World
 from raypid.loops.sources import ShardedReplay
 from raypid.plugins.registry import ALGORITHMS
 from raypid.replay import disk
-from raypid.replay.base import NOT_SEEN, Replay
+from raypid.replay.base import Replay
 from raypid.replay.buffer import ReplaySpec
 from raypid.replay.prioritized import PrioritizedReplay
-from raypid.runtime.handle import OTHER, Place, WorkerLost
+from raypid.runtime.handle import Place, WorkerLost
 from raypid.runtime.local import LocalBackend, LocalHandle, Value
 from raypid.runtime.supervisor import Losses
-from raypid.storage.outputs import Unwritten
 
 SPEC = ReplaySpec(capacity=90, n_step=3, priority_exponent=0.6)
 
 
-class Blind(PrioritizedReplay):
-    """In a process that sees nothing of the driver's disk."""
+class Asked(PrioritizedReplay):
+    """Notes which rows it is asked for."""
 
     asked: list[tuple[int, int]]
-
-    def sees(self, proof: Any) -> bool:
-        return not proof
 
     def saved_columns(self, start: int, stop: int, changing: bool) -> Any:
         if not changing:
             self.__dict__.setdefault("asked", []).append((start, stop))
         return super().saved_columns(start, stop, changing)
-
-
-class Elsewhere(PrioritizedReplay):
-    """In a process with another current folder."""
-
-    def save(self, *args: Any) -> bool:
-        before = os.getcwd()
-        os.chdir("/")
-        try:
-            return super().save(*args)
-        finally:
-            os.chdir(before)
-
-
-class Forgetful(PrioritizedReplay):
-    """It saves nothing, and says that it has."""
-
-    def save(self, *args: Any) -> bool:
-        return True
 
 
 class Lines:
@@ -67,7 +44,7 @@ class Lines:
         self.num = num
 
     def place(self, kind: Any, index: int) -> Place:
-        return OTHER
+        return Place("shard", index)
 
     def feeds(self) -> list[int]:
         return list(range(self.num))
@@ -118,68 +95,34 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_travels_is_written_as_its_own_process_would(tmp_path: Path, small_pieces: None) -> None:
-    source, worlds = source_of(2, Blind), worlds_of(2)
-    before, said, stops = None, [0, 0], [0, 0]
+    source, worlds = source_of(2, Asked), worlds_of(2)
+    before, asked, stops = None, [0, 0], [0, 0]
     for turns in (8, 3, 20):  # the last time the ring has gone round
         fill(source, worlds, turns)
         folder = tmp_path / f"{turns}" / "replay"
         source.save(folder, before)
         for i, replay in enumerate(replays(source)):
-            replay.save(
-                str(tmp_path / f"{turns}" / "own" / f"shard_{i}"), before and str(before.parent / "own" / f"shard_{i}")
-            )
-            assert replay.asked[said[i]][0] == max(replay.oldest, stops[i])  # only rows that are new
-            said[i] = len(replay.asked)
+            replay.save(folder.parent / "own" / f"shard_{i}", before and before.parent / "own" / f"shard_{i}")
+            assert replay.asked[asked[i]][0] == max(replay.oldest, stops[i])  # only rows that are new
+            asked[i] = len(replay.asked)
         assert files_of(folder) == files_of(folder.parent / "own")
         assert len(list((folder / "shard_0").glob("segment*"))) > 2
         if before is not None and turns == 3:
             old = next(iter(sorted((before / "shard_1").glob("segment*"))))
-            assert os.path.samefile(old, folder / "shard_1" / old.name)  # linked in the driver
+            assert os.path.samefile(old, folder / "shard_1" / old.name)  # linked
         before, stops = folder, [replay.count for replay in replays(source)]
-    assert not [name for name in files_of(folder) if ".seen" in name]
 
 
 @pytest.mark.parametrize("num", [1, 2, 3])
 def test_any_number_of_buffers_loads_what_travels(num: int, tmp_path: Path, small_pieces: None) -> None:
-    source, worlds = source_of(2, Blind), worlds_of(2)
+    source, worlds = source_of(2, PrioritizedReplay), worlds_of(2)
     fill(source, worlds, 30)
     source.save(tmp_path, None)
-    saved = fingerprints(source)
-    blind, seeing = source_of(num, Blind), source_of(num, PrioritizedReplay)
-    fill(blind, worlds_of(num), 3)  # what was there goes
-    for loading in (blind, seeing):
-        loading.load(tmp_path)
-    assert fingerprints(blind) == fingerprints(seeing) and (num != 2 or fingerprints(blind) == saved)
-    assert [r.num_ready for r in replays(blind)] == blind._held and min(blind._held) > 20
-
-
-def test_a_relative_folder_is_that_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    source = source_of(2, Elsewhere)
-    fill(source, worlds_of(2), 3)
-    for name, before in (("a", None), ("b", Path("runs/a"))):
-        source.save(Path("runs", name), before)
-        assert (tmp_path / "runs" / name / "shard_1" / "index.json").is_file()
-    other = source_of(2, Elsewhere)
-    other.load(Path("runs/b"))
-    assert fingerprints(other) == fingerprints(source)
-
-
-def test_a_save_of_which_a_part_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unwritten, match=r"The replay buffer was not saved: .*shard_0/index\.json is not there"):
-        source_of(2, Forgetful).save(tmp_path, None)
-
-
-def test_a_folder_of_the_same_name_on_another_disk_is_not_taken_for_it(tmp_path: Path) -> None:
-    replay = PrioritizedReplay(SPEC)
-    replay.save(str(tmp_path / "a"), None)
-    proof = disk.proof_of([str(tmp_path / "a")])
-    assert replay.load(str(tmp_path / "a"), proof=proof) == 0
-    (tmp_path / "a" / "index.json").write_text("{}")
-    assert replay.load(str(tmp_path / "a"), proof=proof) == NOT_SEEN
-    with disk.shown_to_all(tmp_path) as proof:
-        next(tmp_path.glob(".seen*")).write_text("")
-        assert not replay.save(str(tmp_path / "b"), None, proof) and not (tmp_path / "b").exists()
+    other = source_of(num, PrioritizedReplay)
+    fill(other, worlds_of(num), 3)  # what was there goes
+    other.load(tmp_path)
+    assert num != 2 or fingerprints(other) == fingerprints(source)
+    assert [r.num_ready for r in replays(other)] == other._held and min(other._held) > 20
 
 
 class Steps(LocalBackend):
@@ -195,10 +138,9 @@ def lose(source: Any, index: int) -> None:
     source.shards.lose(index, "sample()", WorkerLost("gone"))
 
 
-@pytest.mark.parametrize("kind", [Blind, PrioritizedReplay])
-def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(kind: Any, tmp_path: Path, small_pieces: None) -> None:
+def test_a_lost_shard_gets_its_save_and_then_what_came_since(tmp_path: Path, small_pieces: None) -> None:
     backend = Steps()
-    source, worlds = source_of(2, kind, backend), worlds_of(2)
+    source, worlds = source_of(2, PrioritizedReplay, backend), worlds_of(2)
     fill(source, worlds, 8)
     saved = tmp_path / "checkpoint_000003" / "replay"
     source.save(saved, None)
@@ -227,7 +169,7 @@ def test_a_lost_shard_gets_its_save_and_then_what_came_meanwhile(kind: Any, tmp_
 
 
 def test_a_save_that_is_gone_is_not_called_damaged(tmp_path: Path) -> None:
-    source = source_of(2, Blind)
+    source = source_of(2, PrioritizedReplay)
     fill(source, worlds_of(2), 4)
     source.note_save(tmp_path / "checkpoint_000003" / "replay")
     lose(source, 1)
