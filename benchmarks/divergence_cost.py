@@ -23,7 +23,7 @@ from unittest import mock
 
 import raypid
 from raypid.envs import observation_checks, vector
-from raypid.roles import acting, learner, replay_learner, rollout
+from raypid.roles import acting, learner, replay, worker
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("PPO", "CartPole-v1", {}),
@@ -34,8 +34,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 QUIET: list[tuple[type, str]] = [
     (acting.EnvironmentLoop, "act"),
     (acting.EnvironmentLoop, "_to_env"),
-    (rollout.FragmentWorker, "_complete"),
-    (replay_learner.ReplayLearner, "add"),
+    (worker.FragmentWorker, "_complete"),
+    (replay.Replay, "add"),
     (observation_checks.ObservationLayout, "check"),
 ]
 """Methods that are decorated with `np.errstate`."""
@@ -52,7 +52,7 @@ def without_checks() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name in QUIET:
             stack.enter_context(mock.patch.object(owner, name, vars(owner)[name].__wrapped__))
-        stack.enter_context(mock.patch.object(learner.Learner, "check", lambda *args: None))
+        stack.enter_context(mock.patch.object(learner.Learner, "_check_update", lambda *args: None))
         stack.enter_context(mock.patch.object(acting, "check_action", lambda *args: None))
         stack.enter_context(mock.patch.object(vector, "check_rewards", by_squares))
         yield

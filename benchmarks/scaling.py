@@ -186,7 +186,7 @@ def role_of(pid: int) -> str:
         return "driver"
     title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
     name = title.removeprefix("ray::").split(".")[0]
-    return "worker" if name in ("Empty", "Rollout", "GradientRollout", "FitnessRollout") else "ray"
+    return "worker" if name in ("Empty", "Rollout") else "ray"
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:

@@ -74,8 +74,8 @@ LOOPS: dict[str, dict[str, Any]] = {
 ROLES = {
     "gcs_server": "gcs", "raylet": "raylet", "log_monitor.py": "log monitor", "monitor.py": "autoscaler", "dashboard.py": "api server",
     "ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime env agent", "ray::PoliteEvaluator": "evaluator",
-    "ray::UniformReplay": "shard", "ray::PrioritizedReplay": "shard", "ray::ParameterServer": "server", "ray::Rollout": "worker",
-    "ray::Learner": "learner", "ray::ShardLearner": "learner", "ray::IDLE": "idle",
+    "ray::ReplayLearner": "learner", "ray::Replay": "shard", "ray::ParameterServer": "server", "ray::Rollout": "worker",
+    "ray::Learner": "learner", "ray::IDLE": "idle",
 }  # fmt: skip
 """What a process is, by a part of its command line."""
 

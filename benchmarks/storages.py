@@ -36,7 +36,7 @@ from raypid.nn.catalog import build_spec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.numpy_mlp import initial_mlp
 from raypid.roles.acting import RolloutSpec
-from raypid.roles.rollout import Rollout
+from raypid.roles.worker import TrajectoryWorker
 from raypid.settings.config import ModelConfig
 from raypid.types import Report, Trajectory, Tree, Weights, tree_stack
 
@@ -76,7 +76,7 @@ def vectors(num_envs: int) -> Frames:
     return Frames(num_envs, images=False)
 
 
-class Recycled(Rollout):
+class Recycled(TrajectoryWorker):
     """Writes the rows of a fragment into the buffers of a storage, which `free` has. For observations and actions that are one array."""
 
     def __init__(self, spec: RolloutSpec) -> None:
@@ -100,7 +100,7 @@ class Recycled(Rollout):
         if self.storage is None:
             self.storage = self.free.popleft() if self.free else self.buffers(self.obs, action)
             self.storage["obs"][0], self.storage["first"][0] = self.obs, self.first
-        step, s, t = super(Rollout, self).step(action), self.storage, self.t
+        step, s, t = super(TrajectoryWorker, self).step(action), self.storage, self.t
         for rows in (self.rows.actions, self.rows.obs, self.rows.first):
             del rows[1:]
         s["action"][t], s["reward"][t], s["terminated"][t] = action, step.reward, step.terminated
@@ -134,7 +134,7 @@ class Recycled(Rollout):
         self.free.append({name: getattr(t, name) for name in names})
 
 
-def built(case: str, *, recycled: bool) -> tuple[Rollout, Weights]:
+def built(case: str, *, recycled: bool) -> tuple[TrajectoryWorker, Weights]:
     """A worker for a case, and what it acts with: the smallest CNN that makes sense, so that storing counts most, or the default network."""
     kind, num_envs = CASES[case]
     env = images if "x" in kind else vectors
@@ -153,7 +153,7 @@ def built(case: str, *, recycled: bool) -> tuple[Rollout, Weights]:
     else:
         made = TorchNetwork(network)
         weights = Weights(0, made.numpy(), made.table)
-    return (Recycled(spec) if recycled else Rollout(spec)), weights
+    return (Recycled(spec) if recycled else TrajectoryWorker(spec)), weights
 
 
 def collector(case: str, *, recycled: bool) -> Callable[[], Trajectory]:

@@ -94,7 +94,7 @@ def with_returns(method: Callable[..., T]) -> Callable[[Trajectory, Array | None
 
 
 class AgentSource:
-    """An agent and the model that it was given, as what a `GradientRollout` asks for gradients.
+    """An agent and the model that it was given, as what a `GradientWorker` asks for gradients.
 
     Args:
         entry: the agent's class.

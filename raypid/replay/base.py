@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 
 from raypid.errors import UserError
 from raypid.ops.sum_tree import importance
-from raypid.plugins.registry import REPLAYS
 from raypid.replay.buffer import Buffer, ReplaySpec
 from raypid.replay.disk import (
     CHANGING,
@@ -213,12 +211,3 @@ class Replay(Buffer, ABC):
         self.reset(0, 0)
         self.lineage = uuid.uuid4().hex
         return 0
-
-
-def replay_factory(kind: str, spec: ReplaySpec) -> Callable[[int], Replay]:
-    """Return a factory of buffers of a registered kind (or "module:Class"). It takes the number of the shard.
-
-    Raises:
-        UserError: there is no such kind, or it is not a Replay.
-    """
-    return partial(REPLAYS.get(kind), spec)

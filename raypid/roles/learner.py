@@ -33,7 +33,6 @@ from raypid.types import (
     Priorities,
     Report,
     Sample,
-    Sequences,
     Trajectory,
     Transition,
     Update,
@@ -174,7 +173,7 @@ class Learner(Role):
             UserError: the algorithm has no replay buffer, or this is not what a Rollout of this setup collects.
         """
         if report.returns is not None:
-            self.returns = merge_moments(self.returns, report.returns)
+            self._divide_by(merge_moments(self.returns, report.returns))
         self.algorithm.merge(getattr(fragment, "moments", None) if report.moments is None else report.moments)
 
     @called(splits_after=1, progress=num_updates_of)
@@ -197,12 +196,15 @@ class Learner(Role):
                 batches, or `observe` was left out though settings need it.
             Diverged: an update, or one before, left something that is not finite.
         """
+        self.check_sound()
         algorithm, rows = self._off_policy, sum(len(sample.id) for sample in samples)
         if self.checks is not None:
             self._check_observed()
         sample = interleave(samples, rows // algorithm.rows)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
-        update = self._learn_from(sample, timesteps)
+        with self._changing():
+            update = algorithm.update(sample, timesteps)
+        self._check_update(update, sample, timesteps)
         parts: list[Array] = []
         if update.priorities is not None:
             by_sample = update.priorities.reshape(update.num_updates, len(samples), -1)
@@ -214,14 +216,10 @@ class Learner(Role):
         """The algorithm, which learns from replay."""
         return cast("OffPolicy[OffPolicyConfig]", self.algorithm)
 
-    def _learn_from(self, sample: Sample | Sequences, timesteps: int) -> Update:
-        """Make the updates of a sample, with rewards divided by the deviation of the returns so far."""
-        self.check_sound()
-        self._off_policy.reward_factor = np.float32(inverse_deviation(self.returns))
-        with self._changing():
-            update = self.algorithm.update(sample, timesteps)
-        self._check_update(update, sample, timesteps)
-        return update
+    def _divide_by(self, returns: Moments) -> None:
+        """Divide rewards from replay by the deviation of these returns from here on."""
+        self.returns = returns
+        self._off_policy.reward_factor = np.float32(inverse_deviation(returns))
 
     def _check_observed(self) -> None:
         """Check that there is something to normalise by.
@@ -409,9 +407,10 @@ class Learner(Role):
             ConfigError: it is that of another network.
         """
         with refusing("The learner's state in the checkpoint"):
-            returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else self.returns
+            returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else None
             self.algorithm.load_state_dict({name: part for name, part in state.items() if name != "returns"})
-            self.returns = returns
+            if returns is not None:
+                self._divide_by(returns)
         self._check_given(CheckpointError)
 
     @called(lasts=True)

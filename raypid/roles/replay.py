@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import UserError, reason
-from raypid.replay.base import replay_factory
 from raypid.roles.divergence import quiet
 from raypid.roles.role import Role, checked
 from raypid.roles.setup import Setup
@@ -32,10 +31,10 @@ class Replay(Role):
 
     def __init__(self, setup: Setup, shard: int = 0, num_shards: int = 1) -> None:
         super().__init__(setup, shard=shard, num_shards=num_shards)
-        algorithm, config, spec = setup.algorithm, setup.config, setup.replay
-        if spec is None or not isinstance(config, OffPolicyConfig) or not issubclass(algorithm, OffPolicy):
+        config, spec = setup.config, setup.replay
+        if spec is None or setup.buffer is None or not isinstance(config, OffPolicyConfig):
             raise UserError(
-                f"{algorithm.__name__} has no replay buffer: it learns from what comes in. Give what the rollouts collect to Learner.update."
+                f"{setup.algorithm.__name__} has no replay buffer: it learns from what comes in. Give what the rollouts collect to Learner.update."
             )
         if shard >= num_shards:
             raise UserError(
@@ -46,7 +45,7 @@ class Replay(Role):
                 f"Replay: {num_shards:,} shards cannot share buffer_size {spec.capacity:,}: each needs a row. Raise buffer_size."
             )
         self.config = config
-        self.buffer = replay_factory(algorithm.replay_kind(config), spec.part(num_shards))(shard)
+        self.buffer = setup.buffer(spec.part(num_shards), shard)
         """The rows, and the way to draw from them."""
         self.parts = (self.buffer,)
         self.check_by(setup)

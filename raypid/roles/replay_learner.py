@@ -39,7 +39,9 @@ class ReplayLearner(Learner):
         sample = algorithm.sample_from(buffer, num_updates, beta)
         if algorithm.collective is not None:
             sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
-        update = self._learn_from(sample, timesteps)
+        with self._changing():
+            update = algorithm.update(sample, timesteps)
+        self._check_update(update, sample, timesteps)
         if update.priorities is not None:
             buffer.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()

@@ -59,11 +59,11 @@ def checked(method: F) -> F:
     signature = inspect.signature(method)
 
     @functools.wraps(method)
-    def call(self: Role, *args: Any, **kwargs: Any) -> object:
+    def checked_call(self: Role, *args: Any, **kwargs: Any) -> object:
         if self.checks is not None:
             given = signature.bind(self, *args, **kwargs)
             given.apply_defaults()
             self.checks.check(method.__qualname__, given.arguments)
         return method(self, *args, **kwargs)
 
-    return cast(F, call)
+    return cast(F, checked_call)

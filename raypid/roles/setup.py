@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from raypid.algorithms.base import Algorithm
     from raypid.nn.network_policy import NetworkPolicy
     from raypid.nn.network_spec import NetworkSpec
+    from raypid.replay.base import Replay as ReplayBuffer
     from raypid.replay.buffer import ReplaySpec
     from raypid.roles.acting import RolloutSpec
     from raypid.roles.gradient_worker import GradientSource
@@ -50,6 +51,8 @@ class Setup(WorkerSetup):
     """All settings."""
     replay: ReplaySpec | None
     """What a replay buffer is made from; None for algorithms that learn from what comes in."""
+    buffer: Callable[[ReplaySpec, int], ReplayBuffer] | None
+    """Makes a replay buffer, given its number: the kind that the algorithm has chosen, which not every process knows by name."""
     num_threads: int
     """Threads of the learner."""
     initial: Weights | None = None

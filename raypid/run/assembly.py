@@ -19,6 +19,7 @@ from raypid.algorithms.base import AsynchronousConfig
 from raypid.algorithms.custom_model import CustomModelConfig
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.callbacks import Callbacks
+from raypid.envs import EnvSpec
 from raypid.loops.loops import AsynchronousPlan, Context, ReplayPlan, Workers
 from raypid.loops.sources import AsynchronousLearners, ReplaySource, ShardedReplay
 from raypid.loops.weights import ByReference, ByServers
@@ -122,13 +123,19 @@ class _Builder:
     losses: Losses
     plan: Placement
 
+    @property
+    def _learning(self) -> Setup:
+        """The setup of roles that do not act: what the environment is made from may not be importable where they are."""
+        spec = replace(self.setup.spec, env=EnvSpec(env=self.setup.spec.env.name))
+        return replace(self.setup, spec=spec, evaluation=spec, source=None)
+
     def learner(self) -> Handle:
         """The learner's handle: in this process, or one or several learners in actors that answer as one.
 
         Raises:
             ResourceError: the cluster had no room for a learner's actor within _PLACE_SECONDS.
         """
-        c, setup, backend = self.setup.config, self.setup, self.backend
+        c, setup, backend = self.setup.config, self._learning, self.backend
         build: Callable[..., Learner] = partial(Learner, setup)
         if isinstance(c, OffPolicyConfig) and not c.num_replay_shards:
             if c.num_learners > 1 and c.learner_sync == "asynchronous":  # each updates with its part of a batch
@@ -193,7 +200,7 @@ class _Builder:
         if store := self.backend.resources().get(STORE):
             most_kept = min(most_kept, int(KEPT_SHARE * store / self._fragment_bytes()))
         if c.num_replay_shards:
-            shards = partial(Replay, replace(self.setup, initial=None), num_shards=c.num_replay_shards)
+            shards = partial(Replay, replace(self._learning, initial=None), num_shards=c.num_replay_shards)
             build = lambda index: partial(shards, index)  # noqa: E731
             return ShardedReplay(self.backend, learner, c, self.losses, build, self.plan, most_kept=most_kept)
         if isinstance(learner, StatefulGroup) and len(learner) > 1 and c.learner_sync == "asynchronous":
@@ -236,7 +243,7 @@ class _Builder:
             return ByReference(backend, learner)
         servers = [self.plan.place("server", i).node for i in range(len(self.plan.at["server"]))]
         nodes = [node for node in servers if node] or [backend.node_of(workers.handles[0], _PLACE_SECONDS)]
-        factory = partial(ParameterServer, self.setup.for_workers())
+        factory = partial(ParameterServer, self._learning.for_workers())
         return ByServers(backend, learner, factory, nodes, timeout_s=c.worker_timeout_s, losses=self.losses)
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from raypid.algorithms.custom_model import CustomModelConfig
-from raypid.algorithms.off_policy import OffPolicyConfig
+from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import DiscountedReturns
-from raypid.plugins.registry import ALGORITHMS, NETWORKS
+from raypid.plugins.registry import ALGORITHMS, NETWORKS, REPLAYS
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.gradient_worker import GradientSource, differentiating
@@ -127,6 +127,9 @@ def setup_of(run: ResolvedRun) -> Setup:
         source=source,
         program=run.request.program,
         replay=_replay_spec(c, network) if isinstance(c, OffPolicyConfig) else None,
+        buffer=REPLAYS.get(algorithm.replay_kind(c))
+        if issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
+        else None,
         num_threads=learner_threads(algorithm, c, network),
         initial=run.initial,
     )

@@ -18,7 +18,8 @@ from raypid.nn.networks import TorchInputs, TorchNetwork
 from raypid.nn.pipeline import Inputs
 from raypid.nn.q_head import q_values
 from raypid.nn.torch_cells import Memory
-from raypid.replay.base import Replay, replay_factory
+from raypid.plugins.registry import REPLAYS
+from raypid.replay.base import Replay
 from raypid.replay.buffer import ReplaySpec
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.worker import TrajectoryWorker
@@ -89,7 +90,7 @@ def make(**settings: Any) -> tuple[R2D2, TrajectoryWorker, Replay]:
     replay_spec = ReplaySpec(
         capacity=1000, n_step=2, gamma=config.gamma, frame_stack=config.frame_stack, priority_exponent=exponent
     )
-    replay = replay_factory(R2D2.replay_kind(config), replay_spec)(0)
+    replay = REPLAYS.get(R2D2.replay_kind(config))(replay_spec, 0)
     for _ in range(4):
         _, fragment = rollout.collect(algorithm.weights(), {"epsilon": 0.5})
         assert fragment.behaviour["memory"].shape == (20, 3, algorithm.spec.num_trunks, 12)

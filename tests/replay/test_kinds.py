@@ -14,7 +14,7 @@ import raypid.replay
 from raypid.algorithms.dqn import DQN
 from raypid.errors import UserError
 from raypid.plugins.registry import ALGORITHMS, REPLAYS
-from raypid.replay.base import Replay, replay_factory
+from raypid.replay.base import Replay
 from raypid.replay.buffer import ReplaySpec
 from raypid.replay.prioritized import PrioritizedReplay
 from raypid.replay.uniform import UniformReplay
@@ -97,7 +97,7 @@ def test_a_kind_of_ones_own_trains_in_shards(newest: type[Replay], ray_session: 
         assert any(agent.train()["learner_updates_total"] > 5 for _ in range(20))
         source: Any = agent.context.replay.source  # type: ignore[union-attr]
         for shard in source.buffers:
-            kind = ray_session.get(shard.actor.__ray_call__.remote(lambda role: type(role.role).__name__))
+            kind = ray_session.get(shard.actor.__ray_call__.remote(lambda role: type(role.role.buffer).__name__))
             assert kind == "Newest"
 
 
@@ -112,17 +112,17 @@ def test_a_kind_of_ones_own_trains_in_shards(newest: type[Replay], ray_session: 
 )
 def test_the_settings_say_which_kind_a_run_takes(run: str, settings: dict[str, Any], kind: type[Replay]) -> None:
     config = resolve_config(run, {**SMALL, **settings})
-    found = replay_factory(ALGORITHMS.get(run).replay_kind(config), ReplaySpec(capacity=10))(0)
+    found = REPLAYS.get(ALGORITHMS.get(run).replay_kind(config))(ReplaySpec(capacity=10), 0)
     assert type(found) is kind
 
 
 def test_what_is_no_kind_is_refused() -> None:
     with pytest.raises(UserError, match="Unknown replay 'prioritised'. Did you mean 'prioritized'"):
-        replay_factory("prioritised", ReplaySpec(capacity=10))
+        REPLAYS.get("prioritised")
     with pytest.raises(
         UserError, match=r"'raypid.settings.config:Config' must be a subclass of raypid.replay.base.Replay"
     ):
-        replay_factory("raypid.settings.config:Config", ReplaySpec(capacity=10))
+        REPLAYS.get("raypid.settings.config:Config")
 
 
 def test_no_file_imports_one_that_imports_it() -> None:

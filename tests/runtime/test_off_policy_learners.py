@@ -80,7 +80,8 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Members, name:
     ]
     together = members.call(Member.replay, *((setup, mine) for mine in rounds))
 
-    one = Learner(setup).algorithm
+    alone = Learner(setup)
+    one = alone.algorithm
     for k, new in enumerate(fragments):
         for _, t in new:
             one.merge(t.moments)
@@ -92,7 +93,7 @@ def test_learners_with_a_buffer_each_learn_what_one_does(members: Members, name:
             parts = update.priorities.reshape(UPDATES, SIZE, -1)
             for rank, (_, priorities, *_) in enumerate(together):
                 np.testing.assert_allclose(priorities[k], parts[:, rank].ravel(), atol=1e-4)
-    expected, metrics = one.state_dict(), one.metrics()
+    expected, metrics = alone.state_dict(), one.metrics()
     for _, _, theirs, state in together:
         assert_close(state, expected)
         assert_same(state, together[0][3])
