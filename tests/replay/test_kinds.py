@@ -37,12 +37,6 @@ def newest_class() -> type[Replay]:
     return Newest
 
 
-class NewestDQN(DQN):
-    @classmethod
-    def replay_kind(cls, config: Any) -> str:
-        return "newest"
-
-
 SMALL = {
     "env": "CartPole-v1", "model": {"hidden": (16,)}, "batch_size": 16, "num_envs_per_worker": 2, "start_steps": 60,
     "buffer_size": 2000, "steps_per_iteration": 200, "samples_per_insert": 2.0, "seed": 0,
@@ -54,6 +48,12 @@ def newest(monkeypatch: pytest.MonkeyPatch) -> type[Replay]:
     """A kind and an algorithm that learns from it, registered as a script does."""
     for registry in (REPLAYS, ALGORITHMS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+    class NewestDQN(DQN):
+        @classmethod
+        def replay_kind(cls, config: Any) -> str:
+            return "newest"
+
     kind = newest_class()
     REPLAYS.register("newest", kind)
     ALGORITHMS.register("NewestDQN", NewestDQN)
