@@ -29,14 +29,13 @@ from raypid.errors import CodeError, UserError, shorten
 
 Message: TypeAlias = "Finding | Mapping[str, object] | CodeError | None"
 """A finding, or facts by topic; CodeError and None only say how the process ends."""
-NOTHING, MAKE, RESET, STEP, AFTER_END, CLOSE, VECTORS, PPO, SAC = range(9)
+NOTHING, MAKE, RESET, STEP, CLOSE, VECTORS, PPO, SAC = range(8)
 """What the process may be doing."""
 _FINDINGS: tuple[tuple[Severity, str, str], ...] = (
     ("problem", "import", "it {what}"),
     ("problem", "constructor", "it {what}"),
     ("problem", "reset", "reset() before episode {episode:,} {what}"),
     ("problem", "step", "step() at step {step:,} of episode {episode:,} {what}"),
-    ("note", "end", "step() after the end of an episode {what} raypid never does that."),
     ("problem", "close", "close() {what}"),
     ("problem", "vectors", "several of them side by side: it {what}"),
     ("note", "training", "the cost of PPO could not be measured: it {what}"),

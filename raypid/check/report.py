@@ -159,9 +159,6 @@ def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "seeding", f"same seed, {same} episode{differ[reset['seeds_differ']]}"
     if (step := facts.get("step")) and step["calls"]:
         yield "step", _time(step)
-    if render := facts.get("render"):
-        fps = f" at {render['fps']:g} frames/s" if render["fps"] else ""
-        yield "video", f"rgb_array{fps}" if "rgb_array" in render["modes"] else "none: no render mode rgb_array"
     if rows := facts.get("vectorizers"):
         yield "steps/s", _vectors(rows)
     if training := facts.get("training"):
@@ -172,10 +169,8 @@ def _seen(observation: Mapping[str, Any]) -> str:
     parts = [p for p in observation.get("parts", []) if p["max"] is not None]
     if not parts:
         return ""
-    infinite = max(p["infinite_share"] for p in parts)
     pictures = [p["path"] for p in parts if p["picture"]]
     text = f"; seen {min(p['min'] for p in parts):.4g} to {max(p['max'] for p in parts):.4g}"
-    text += f", not finite in {infinite:.1%} of the steps" if infinite else ""
     return text + (f"; a picture{': ' if any(pictures) else ''}{', '.join(pictures)}" if pictures else "")
 
 
@@ -194,11 +189,10 @@ def _lengths(episodes: Mapping[str, Any]) -> str:
 
 
 def _time(times: Mapping[str, Any]) -> str:
-    """The mean, and the usual spread; the longest where it is far outside of that and counts."""
+    """The mean and the spread; the longest where it is far outside of that and counts."""
     mean, p95, longest = times["mean_s"], times["p95_s"], times["max_s"]
     rare = f", one took {duration(longest)}" if longest > 10 * p95 and longest > 0.01 * mean * times["calls"] else ""
-    usual = f", usually {duration(times['median_s'])}" if mean > 1.5 * times["median_s"] else ""
-    return f"{duration(mean)} on average{usual} ({duration(times['p5_s'])} to {duration(p95)}{rare})"
+    return f"{duration(mean)} on average ({duration(times['p5_s'])} to {duration(p95)}{rare})"
 
 
 def _vectors(rows: Sequence[Mapping[str, Any]]) -> str:

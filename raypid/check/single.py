@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from raypid.envs import EnvSpec, VectorEnv, make_vector
-from raypid.envs.creators import CONFIG_NAMES, call, make_env, single_parameter, wrap
+from raypid.envs.creators import call, make_env, wrap
 from raypid.envs.gym_vector import close_vector
 from raypid.envs.make import check
 from raypid.envs.observation_checks import from_tree, to_tree
@@ -39,16 +39,6 @@ def made_alone(spec: EnvSpec) -> Any:
     if vectorizer in ("native", "envpool"):
         return AsOne(make_vector(replace(spec, vectorizer=vectorizer)), spec.time_limit)
     return make_env(spec, resolved, 0)
-
-
-def takes_all_as_dict(spec: EnvSpec) -> str:
-    """The parameter that was given all of an empty env_config at once, though its name does not say that it is a dict; "" if none."""
-    resolved = check(replace(spec, num_envs=1))[0]
-    if resolved.kind not in ("class", "function") or spec.env_config:
-        return ""
-    single = single_parameter(resolved.creator)
-    known = (*CONFIG_NAMES, "args", "num_envs", "worker_index", "stream_index")
-    return single.name if single is not None and single.name not in known else ""
 
 
 class AsOne(gymnasium.Env[Any, Any]):

@@ -95,7 +95,7 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
             "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
     if not isinstance(env, gymnasium.Env) or not takes(env.reset, "seed"):
-        env = Adapted(env, resolved.name)
+        env = Adapted(env)
     if spec.time_limit is not None and (resolved.kind not in GYM or _with_atari(spec, resolved)):
         env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
     if spec.action_repeat > 1:
@@ -245,18 +245,13 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
 
 def _made_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str, env: AnyVector) -> GymVector:
     """The vector that a function has made, which it will make again where that one raises."""
-    problem = ""
-    if vectorizer not in ("auto", "native"):
-        problem = f"vectorizer {vectorizer!r} needs single environments"
-    elif spec.action_repeat > 1 or spec.wrappers or spec.time_limit is not None:
-        problem = "action_repeat, wrappers and time_limit need single environments"
-    elif env.num_envs != spec.num_envs:
-        problem = (
-            f"it holds {env.num_envs} streams, but num_envs is {spec.num_envs}; a parameter num_envs would receive it"
-        )
-    if problem:
+    needs_single = vectorizer not in ("auto", "native") or spec.action_repeat > 1 or spec.wrappers
+    if needs_single or spec.time_limit is not None or env.num_envs != spec.num_envs:
         close_vector(env)
-        raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
+        raise EnvError(
+            f"Environment {resolved.name!r} gave a vector of {env.num_envs} environments, where num_envs is {spec.num_envs} (a parameter "
+            "num_envs would receive it). A vector takes vectorizer auto or native, and neither action_repeat, wrappers nor time_limit."
+        )
     seeding = list if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else itemgetter(0)
     again = partial(call, resolved.creator, spec, 0, num_envs=spec.num_envs)
     return GymVector(spec, resolved.name, "native", again, seeding=seeding, first=env)
@@ -309,15 +304,16 @@ class ProcessVector(AsyncVectorEnv):
         errors = sorted((self.error_queue.get() for success in successes if not success), key=itemgetter(0))
         for stream, *_ in errors:
             self.parent_pipes[stream].close()
-        if errors:
+        for stream, _, error, *_ in errors:
             self._state = AsyncState.DEFAULT
-            raise errors[0][2]
+            error.row = stream
+            raise error
 
 
 def _make_in_process(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     if multiprocessing.current_process().daemon:  # one of the vector's processes
         end_by_parent()
-    return InProcess(make_env(spec, resolved, stream), stream)
+    return InProcess(make_env(spec, resolved, stream))
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:

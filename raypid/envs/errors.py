@@ -26,6 +26,8 @@ class EnvError(UserError):
     """
 
     has_traceback = True
+    row: int | None = None
+    """The stream at fault, if one is."""
 
 
 class ImportFailed(EnvError):
@@ -62,9 +64,10 @@ def reraise_signal(error: BaseException) -> None:
         raise error
 
 
-def reraise_ours(error: BaseException) -> None:
-    """Raise `error` again if a signal raised it, or if it says already what is wrong with the environment."""
+def reraise_ours(error: BaseException, stream: int | None = None) -> None:
+    """Raise `error` of stream `stream` again if a signal raised it, or if it says already what is wrong with the environment."""
     if isinstance(error, EnvError):
+        error.row = stream if error.row is None else error.row
         raise error
     reraise_signal(error)
 

@@ -21,10 +21,10 @@ from raypid.types import Array, Tree
 class ObservationError(EnvError):
     """An observation, or another result of an environment, that does not fit; the vector adds environment, stream and step."""
 
-    def __init__(self, text: str, row: int | None = None) -> None:
-        super().__init__(text)
-        self.row = row
-        """Which one of those given is at fault, if one is."""
+    def __init__(self, text: str, row: int | None = None, advice: str = "") -> None:
+        super().__init__(f"{text} {advice}".rstrip())
+        self.row, self.text, self.advice = row, text, advice
+        """What is wrong, and what to do; the message has both."""
 
 
 class ObservationPart:

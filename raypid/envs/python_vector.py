@@ -133,7 +133,7 @@ class PythonVector(VectorEnv):
         try:
             return self.envs[stream].reset(seed=None if seed is None else int(seed))
         except BaseException as error:
-            reraise_ours(error)
+            reraise_ours(error, stream)
             return self._rebuild(stream)
 
     def _step_one(self, stream: int, action: object) -> object:
@@ -141,7 +141,7 @@ class PythonVector(VectorEnv):
         try:
             return env.reset() if self._ended[stream] else env.step(action)
         except BaseException as error:
-            reraise_ours(error)
+            reraise_ours(error, stream)
             # as if the episode had ended before: this row holds a reset
             self._ended[stream] = True
             return self._rebuild(stream)
