@@ -82,17 +82,14 @@ def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
 
     A loop adds them; threads wait for the slowest where the environments wait; processes share the cores where they compute.
     """
+    mean_s, length = exam.mean_times()[0], exam.mean_length()
     if vectorizer == "sync" or (vectorizer == "threads" and not exam.waits()):
-        return exam.mean_times()[0]
-    steps, resets = exam.usual_times(STEP)[:, 0], exam.usual_times(RESET)[:, 0]
-    rng = np.random.default_rng(SEED)
-    times = rng.choice(steps, (DRAWN, num_envs))
-    ends = rng.random(times.shape) < 1 / (exam.mean_length() + 1)  # a reset takes a row of its own
-    times[ends] = rng.choice(resets, int(ends.sum()))
-    together = times.max(1)
-    if not exam.waits():
-        together = np.maximum(together, times.sum(1) / min(num_envs, num_cores()))
-    return float(together.sum() / max(1, (~ends).sum()))
+        return mean_s
+    rng, shape = np.random.default_rng(SEED), (DRAWN, num_envs)
+    steps, resets = (rng.choice(exam.usual_times(call)[:, 0], shape) for call in (STEP, RESET))
+    slowest_s = np.where(rng.random(shape) < 1 / (length + 1), resets, steps).max(1).mean()
+    together_s = float(slowest_s / num_envs * (1 + 1 / length))  # a reset takes a row of its own
+    return together_s if exam.waits() else max(together_s, mean_s / min(num_envs, num_cores()))
 
 
 def _candidates(spec: EnvSpec, *, is_vector: bool) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 import multiprocessing
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -35,8 +34,6 @@ from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, InProcess
 from raypid.plugins.arguments import arguments
-from raypid.plugins.extras import install_command
-from raypid.plugins.registry import did_you_mean
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
@@ -72,7 +69,7 @@ def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     Raises:
         EnvError: its constructor raised, or did not return an environment.
     """
-    with quiet(), _making(spec, resolved):
+    with quiet(), _making(resolved.name):
         quiet_mujoco()
         made = _make_gym(spec, resolved, stream) if resolved.kind in GYM else call(resolved.creator, spec, stream)
         env = wrap(made, spec, resolved)
@@ -146,7 +143,7 @@ def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
 
 def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
     """Make the vector that `vectorizer` names ("auto": a loop that may turn to threads)."""
-    with quiet(), _making(spec, resolved):
+    with quiet(), _making(resolved.name):
         own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
         if own is not None:
             return own(spec, resolved)
@@ -165,40 +162,17 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
         return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first)
 
 
-_LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atari", "pygame": "video", "jax": "jax"}
-"""What Gymnasium calls a package that it lacks -> the extra that brings it."""
-
-
 @contextmanager
-def _making(spec: EnvSpec, resolved: Resolved) -> Iterator[None]:
-    name = resolved.name
+def _making(name: str) -> Iterator[None]:
+    """Say of which environment an error of its constructor is."""
     try:
         yield
     except SpaceError as error:
         raise EnvError(f"Environment {name}: {error}") from None
-    except gymnasium.error.DependencyNotInstalled as error:
-        extra = next((extra for word, extra in _LACKED.items() if word in str(error).lower()), None)
-        advice = install_command(extra) if extra else str(error)
-        raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except BaseException as error:
         reraise_ours(error)
         theirs = f"{HEAD}{user_traceback()}\nraypid: " if is_users(error) else ""
-        raise EnvError(
-            f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}{_of_config(error, spec, resolved)}"
-        ) from error
-
-
-def _of_config(error: BaseException, spec: EnvSpec, resolved: Resolved) -> str:
-    """What an error of a constructor has to do with env_config, as the end of a message: a key that it lacks, or does not take."""
-    if isinstance(error, KeyError) and is_users(error) and len(error.args) == 1 and isinstance(error.args[0], str):
-        return f'. If it is a key of env_config, give it: env_config={{"{error.args[0]}": ...}}.'
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
-    if unknown is None or unknown[1] not in spec.env_config:
-        return ""
-    target = load(gymnasium.registry[resolved.name].entry_point) if resolved.kind in GYM else resolved.creator
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    takes = [name for name, p in parameters(target).items() if p.kind in kinds]
-    return f". {unknown[1]!r} is a key of env_config, which takes what the constructor takes.{did_you_mean(unknown[1], takes)}"
+        raise EnvError(f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
 
 
 def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
@@ -229,11 +203,6 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     offered = {"autoreset_mode": AutoresetMode.NEXT_STEP, "worker_index": spec.worker_index}
     config = _with_named(offered, creator, spec)
     if spec.time_limit is not None:
-        if "max_episode_steps" not in parameters(creator):
-            raise EnvError(
-                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={spec.time_limit} cannot "
-                "be passed to it; leave time_limit out."
-            )
         config["max_episode_steps"] = spec.time_limit
     if own:
         make = partial(creator, num_envs=spec.num_envs, **config)

@@ -37,8 +37,6 @@ class ImportFailed(EnvError):
 def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
     """Describe an error of importing the module of environment `name`: by the user's line where one is enough, else by the traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_IMPORTING)]
-    if isinstance(error, SyntaxError) and error.filename:
-        return ImportFailed(f"{relative(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
     if isinstance(error, ModuleNotFoundError) and error.name:
         theirs = [f for f in frames if "site-packages" not in f.filename]
         place = f"{relative(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else f"Environment {name!r}: {module}"

@@ -22,11 +22,6 @@ class Package:
     left_out: tuple[str, ...] = ()
     """Parts of its Dict observations that are text, which no policy here reads."""
 
-    def is_called(self, name: str) -> bool:
-        """Tell whether a name is that of the package itself."""
-        plain = [text.replace("_", "-").lower() for text in (self.module.partition(".")[0], self.package, name)]
-        return plain[-1] in plain[:-1]
-
 
 PACKAGES = (
     Package("minigrid", "minigrid", r"(MiniGrid|BabyAI)-", "MiniGrid-Empty-5x5-v0", ("mission",)),
@@ -76,13 +71,13 @@ def bare(name: str) -> str:
 
 
 def brought_by(name: str) -> Package | None:
-    """The package that registers an id, or that is itself called so."""
-    return next((package for package in PACKAGES if re.match(package.ids, name) or package.is_called(name)), None)
+    """The package that registers an id."""
+    return next((package for package in PACKAGES if re.match(package.ids, name)), None)
 
 
 def text_of(name: str) -> tuple[str, ...]:
     """Parts of an environment's Dict observations that are text."""
-    return next((package.left_out for package in PACKAGES if re.match(package.ids, name)), ())
+    return package.left_out if (package := brought_by(name)) else ()
 
 
 def gone(name: str) -> str | None:

@@ -154,7 +154,7 @@ def _register_from_package(name: str) -> None:
     """Import the installed package that registers an id.
 
     Raises:
-        EnvError: it is not installed, or cannot be imported, or the name is that of the package itself.
+        EnvError: it is not installed, or cannot be imported.
     """
     brought = brought_by(name)
     if brought is None:
@@ -167,8 +167,6 @@ def _register_from_package(name: str) -> None:
             gymnasium.register_envs(importlib.import_module(brought.module))
     except Exception as error:
         raise import_failed(name, brought.module, error) from error
-    if brought.is_called(name):
-        raise EnvError(f"{name!r} is a package: name one of its environments, such as {brought.example!r}.")
 
 
 def _lies_here(module: str) -> bool:
@@ -203,8 +201,7 @@ def _resolve_path(name: str) -> Resolved:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            if brought_by(module_name) is not None or brought_by(attribute) is not None:
-                _register_from_package(attribute if brought_by(attribute) is not None else module_name)
+            _register_from_package(attribute)
             raise EnvError(
                 f"Environment {name!r}: there is no module {missing!r} on the path: run from its folder, or install it.{path_hint(missing)}"
             ) from error
