@@ -149,7 +149,7 @@ WRAPPED = (
         (
             "class Half(\n",
             "",
-            r"^Traceback(.|\n)*mine.py\", line \d+(.|\n)*importing mine.py failed: SyntaxError: [^\n]*$",
+            r"(?s)^Traceback.*mine.py.*\nraypid: .* importing .*mine.py failed: SyntaxError: ",
         ),
     ],
 )

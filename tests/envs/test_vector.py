@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from raypid.envs import EnvError, EnvSpec, Step, VectorEnv, make_vector, python_vector, stream_seeds
 from raypid.envs.python_vector import NUM_COMPARED_STEPS, NUM_TIMED_STEPS
@@ -545,3 +546,15 @@ def test_toys() -> None:
             step = vector.step(action)
             obs, total = step.obs, total + float(step.reward[0])
         assert total == (1 if "Catch" in env else 10 if "Match" in env else total)
+
+
+def test_infos_of_a_wrapped_vector_are_those_that_gymnasium_merges() -> None:
+    def create(num_envs: int) -> Any:
+        return RecordEpisodeStatistics(cases.counters(num_envs, "NextStep"))
+
+    with closing(make_vector(EnvSpec(env=create, num_envs=2))) as vector:
+        infos = [step.infos for step in step_until(vector, 3)]
+    assert [(stream, info["episode"]["l"], info["success"]) for step in infos for stream, info in step.items()] == [
+        (1, 1, 0.0),
+        (0, 3, 0.0),
+    ]
