@@ -47,10 +47,7 @@ ITERATIONS = {"PPO": 12, "SAC": 6}
 def measure_vectors(exam: Exam, seconds: float) -> list[dict[str, Any]]:
     """Measure for about `seconds` seconds the steps per second of each way to step `num_envs` environments, the fastest first."""
     spec, until = exam.spec, time.monotonic() + seconds
-    is_vector = isinstance(exam.env, AsOne)
-    if is_vector and exam.env.vector.num_envs > 1:  # it cannot have another number
-        spec = replace(spec, num_envs=exam.env.vector.num_envs)
-    names = _candidates(spec, is_vector=is_vector)
+    names = _candidates(spec, is_vector=isinstance(exam.env, AsOne))
     step_s = exam.mean_times()[0]
     rows: list[dict[str, Any]] = []
     for index, name in enumerate(names):

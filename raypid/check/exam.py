@@ -5,6 +5,7 @@ What it finds is sent at once, so that it is kept when the environment ends the 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -15,12 +16,11 @@ import numpy as np
 
 from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel, cause_of, place_of, words_of
 from raypid.check.report import Finding, Severity
-from raypid.check.single import made_alone, time_limit_of
+from raypid.check.single import inner_limit, made_alone
 from raypid.check.watch import ObservedPart, quantiles, spread
 from raypid.envs import EnvSpec, results
 from raypid.envs.errors import HEAD, EnvError
 from raypid.envs.observation_checks import ObservationError
-from raypid.envs.wrappers import strip_limit
 from raypid.errors import shorten, shown
 from raypid.types import Array
 
@@ -68,9 +68,8 @@ class Exam:
         self._before: tuple[Any, Any] | None = None
         """The last observation, and a copy of it as it was returned."""
         start = time.monotonic()
-        made = self._make()
-        self.time_limit = time_limit_of(made)
-        self.env, self._limit = strip_limit(made)
+        self.env, self._limit = self._make()
+        self.time_limit = int(self._limit) if self._limit < math.inf else inner_limit(self.env)
         self.began = time.monotonic()
         self.made_again_s = self.began - start
         """How long the newest environment took to make; for a second one, modules are imported already."""
@@ -78,7 +77,7 @@ class Exam:
         self.parts: list[ObservedPart] = []
         """Of the observation; empty until its space is known to be supported."""
 
-    def _make(self) -> Any:
+    def _make(self) -> tuple[Any, float]:
         with self.channel.running(MAKE):
             try:
                 return made_alone(self.spec)

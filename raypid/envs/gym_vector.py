@@ -120,7 +120,8 @@ class GymVector(VectorEnv):
         """Take over two things of Gymnasium's own vectors: infos stay as the environments give them, since merging them into arrays fails
         where shapes differ; and in this process the environments' steps are checked, to say what is wrong with a reward."""
         inner: Any = getattr(self._env, "unwrapped", None)
-        if inner is self._env and getattr(type(inner), "_add_info", None) is gymnasium.vector.VectorEnv._add_info:
+        is_whole = inner is self._env  # no wrapper around it expects arrays
+        if is_whole and getattr(type(inner), "_add_info", None) is gymnasium.vector.VectorEnv._add_info:
             inner._add_info = self._add_info
         if isinstance(inner, SyncVectorEnv):
             for stream, env in enumerate(inner.envs):

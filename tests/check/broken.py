@@ -305,10 +305,6 @@ def two(num_envs: int = 2) -> Any:
     return gymnasium.make_vec("CartPole-v1", num_envs)
 
 
-def always_two() -> Any:
-    return gymnasium.make_vec("CartPole-v1", 2)
-
-
 class Waits(Fine):
     """Steps wait, every fifth for longer, and resets wait longest."""
 
