@@ -105,9 +105,8 @@ class EnvReport:
         width = max(40, width)
         lines = textwrap.wrap(self._headline(self.facts), width)
         # problems come first, and of the rest as much as fits
-        most = 1 if self.problems and height is not None else None
         found = {s: [(s, _row(f.severity, str(f), width)) for f in self.of(s)] for s in SEVERITIES}
-        measured = [("measurement", _row(label, text, width, most)) for label, text in _measurements(self.facts)]
+        measured = [("measurement", _row(label, text, width)) for label, text in _measurements(self.facts)]
         left: Counter[str] = Counter()
         for kind, rows in (*found["problem"], *found["warning"], *measured, *found["note"]):
             if left or (height is not None and len(lines) + len(rows) + 1 >= height):
@@ -128,12 +127,10 @@ class EnvReport:
         return self.screen(100)
 
 
-def _row(label: str, text: str, width: int, most_lines: int | None = None) -> list[str]:
+def _row(label: str, text: str, width: int) -> list[str]:
     """A text in lines, with a label before the first one."""
-    return textwrap.wrap(
-        text, width, initial_indent=f"{label:<{LABEL}}", subsequent_indent=" " * LABEL, break_on_hyphens=False, max_lines=most_lines,
-        placeholder=" ...",
-    )  # fmt: skip
+    head = f"{label:<{LABEL}}"
+    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * LABEL, break_on_hyphens=False)
 
 
 def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -111,7 +111,8 @@ def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object)
     names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
     offered = {**indices, **spec.args}
-    single = single_parameter(target)
+    needed = required(target)
+    single = needed[0] if len(needed) == 1 else None
     if single is not None and single.name == "args" and inspect.isclass(target):
         args = arguments(target, target.__qualname__, "env_config", spec.env_config, offered)
         made: Any = target
@@ -127,12 +128,6 @@ def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec:
     """What is `offered` and `target` names as a parameter, below env_config."""
     names = parameters(target)
     return {**{k: v for k, v in offered.items() if k in names}, **spec.env_config}
-
-
-def single_parameter(target: Callable[..., object]) -> inspect.Parameter | None:
-    """Return the positional parameter without a default, if a callable has exactly one."""
-    needed = required(target)
-    return needed[0] if len(needed) == 1 else None
 
 
 def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:

@@ -157,7 +157,7 @@ class GymVector(VectorEnv):
             except KeyError:
                 text = 'environments with SAME_STEP resets must give infos["final_obs"].'
                 raise EnvError(f"{self._where()}: {text}") from None
-            with self._located(streams, 'in infos["final_obs"] '):
+            with self._located(streams):
                 last = self._layout.stack([row_of(row, 0) for row in rows] if self._unstack else rows)
         with self._located(streams):
             return streams, self._checked(last)

@@ -23,7 +23,7 @@ from raypid.envs.errors import EnvError, import_failed, relative
 from raypid.envs.foreign import refuse
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
-from raypid.errors import UserError, listed
+from raypid.errors import listed
 from raypid.plugins.extras import extra_of, install_command, installed
 from raypid.plugins.modules import apart, defined, import_named, located, names_file
 from raypid.plugins.registry import ENVS, meant, no_attribute, suggest, within_remote
@@ -215,8 +215,6 @@ def _resolve_file(name: str) -> Resolved:
     before = {*ENVS.names(), *gymnasium.registry}
     try:
         module = import_named(file)
-    except UserError:
-        raise
     except Exception as error:
         raise import_failed(name, file, error) from error
     if attribute:
