@@ -17,10 +17,9 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from raypid.check.apart import CLOSE, MAKE, PPO, SAC, STEP, VECTORS, Channel, place_of, words_of
+from raypid.check.apart import CLOSE, COPY, PPO, SAC, STEP, VECTORS, Channel
 from raypid.check.costs import measure_training, measure_vectors
 from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
-from raypid.check.report import Finding
 from raypid.check.single import AsOne, made_alone
 from raypid.check.watch import ObservedPart, words
 from raypid.envs.adapter import Adapted, is_seeded, takes
@@ -53,8 +52,7 @@ def run_checks(config: Config, channel: Channel, seconds: float, *, speed: bool)
         except BaseException as error:  # of a module that is imported, too
             ours = isinstance(error, UserError)
             channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
-            topic = "interface" if isinstance(error, ForeignEnv) else "import"
-            channel.send(Finding("problem", topic, words_of(error), where=place_of(error)))
+            channel.send(channel.finding(error))
             return
         with contextlib.suppress(Broken), contextlib.closing(Exam(spec, channel, EXAM_SHARE * seconds)) as exam:
             examine(exam)
@@ -216,15 +214,11 @@ def check_second_copy(exam: Exam) -> None:
     if exam.made_again_s > MORE_S:
         return
     start = time.perf_counter()
-    try:
-        with exam.channel.running(MAKE):
-            other, _ = made_alone(replace(exam.spec, worker_index=1))
+    with contextlib.suppress(Broken), exam.calling(COPY):
+        other, _ = made_alone(replace(exam.spec, worker_index=1))
         exam.made_again_s = time.perf_counter() - start
         with contextlib.suppress(Exception), exam.channel.running(CLOSE):  # `Exam.close` says what is wrong with it
             other.close()
-    except BaseException as error:
-        text = f"a second one beside the first cannot be made: {words_of(error)}"
-        exam.find("problem", "constructor", text, where=place_of(error))
     import cloudpickle  # type: ignore[import-untyped]  # Gymnasium needs it too
 
     try:

@@ -8,20 +8,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 
-from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel, cause_of, place_of, words_of
+from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel
 from raypid.check.report import Finding, Severity
 from raypid.check.single import inner_limit, made_alone
 from raypid.check.watch import ObservedPart, quantiles, spread
 from raypid.envs import EnvSpec, results
-from raypid.envs.errors import HEAD, EnvError
 from raypid.envs.observation_checks import ObservationError
-from raypid.errors import shorten, shown
+from raypid.errors import shown
 from raypid.types import Array
 
 Read = TypeVar("Read")
@@ -68,7 +69,8 @@ class Exam:
         self._before: tuple[Any, Any] | None = None
         """The last observation, and a copy of it as it was returned."""
         start = time.monotonic()
-        self.env, self._limit = self._make()
+        with self.calling(MAKE):
+            self.env, self._limit = made_alone(spec)
         self.time_limit = int(self._limit) if self._limit < math.inf else inner_limit(self.env)
         self.began = time.monotonic()
         self.made_again_s = self.began - start
@@ -77,31 +79,23 @@ class Exam:
         self.parts: list[ObservedPart] = []
         """Of the observation; empty until its space is known to be supported."""
 
-    def _make(self) -> tuple[Any, float]:
-        with self.channel.running(MAKE):
-            try:
-                return made_alone(self.spec)
-            except BaseException as error:
-                self.find("problem", "constructor", words_of(error), where=place_of(error))
-                raise Broken from error
-
     def close(self) -> None:
-        with self.channel.running(CLOSE):
-            try:
-                self.env.close()
-            except BaseException as error:
-                if not self.num_problems:
-                    text = f"close() raises {type(error).__name__}: {shorten(str(error))}"
-                    self.find("warning", "close", text, where=place_of(error))
+        """Close the environment."""
+        with suppress(Broken), self.calling(CLOSE, severity="warning"):
+            self.env.close()
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
-    def find(self, severity: Severity, topic: str, text: str, advice: str = "", where: str = "", key: str = "") -> None:
+    def find(self, severity: Severity, topic: str, text: str, advice: str = "", key: str = "") -> None:
         """Send a finding. Of one severity, topic and key only the first counts."""
         if (severity, topic, key) not in self._said:
             self._said.add((severity, topic, key))
-            self.num_problems += severity == "problem"
-            self.channel.send(Finding(severity, topic, text, advice, where))
+            self.send(Finding(severity, topic, text, advice))
+
+    def send(self, finding: Finding) -> None:
+        """Send a finding."""
+        self.num_problems += finding.severity == "problem"
+        self.channel.send(finding)
 
     def tell(self, **facts: object) -> None:
         """Send facts by topic."""
@@ -161,33 +155,33 @@ class Exam:
 
     # -- calling ---------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def calling(self, call: int, step: int = 0, severity: Severity = "problem") -> Iterator[None]:
+        """Call the environment. What it raises is sent.
+
+        Raises:
+            Broken: it raised.
+        """
+        with self.channel.running(call, self.episode + (call == RESET), step):
+            try:
+                yield
+            except BaseException as error:
+                self.send(replace(self.channel.finding(error), severity=severity))
+                raise Broken from error
+
     def _call(self, call: int, *args: Any, step: int = 0, **more: Any) -> Any:
         """Step or reset the environment, and time it.
 
         Raises:
             Broken: it raised, or returned no tuple of the right length.
         """
-        name, function, length = (
-            ("step", self.env.step, results.STEP) if call == STEP else ("reset", self.env.reset, results.RESET)
-        )
-        with self.channel.running(call, self.episode + (call == RESET), step):
+        function, length = (self.env.step, results.STEP) if call == STEP else (self.env.reset, results.RESET)
+        with self.calling(call, step):
             start, start_cpu = time.perf_counter(), time.thread_time()
-            try:
-                result = function(*args, **more)
-                self.times[call].append((time.perf_counter() - start, time.thread_time() - start_cpu))
-                if not results.fits(result, length):
-                    raise results.misfit(result, length)
-            except ObservationError as error:
-                self.find("problem", name, error.text, error.advice)
-                raise Broken from error
-            except BaseException as error:
-                where, inner = place_of(error), cause_of(error)
-                if isinstance(error, EnvError) and not where:
-                    self.find("problem", "interface", str(error).removeprefix(HEAD))
-                else:
-                    what = f"raises {shorten(f'{type(inner).__name__}: {inner}'.rstrip(': '))}"
-                    self.find(*self.channel.describe(what), where=where)
-                raise Broken from error
+            result = function(*args, **more)
+            self.times[call].append((time.perf_counter() - start, time.thread_time() - start_cpu))
+            if not results.fits(result, length):
+                raise results.misfit(result, length)
         return result
 
     def reset(self, **given: Any) -> Any:

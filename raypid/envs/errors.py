@@ -34,10 +34,8 @@ class ImportFailed(EnvError):
     """The module of an environment exists, and what it does when it is imported fails."""
 
 
-def import_failed(name: str, module: str, error: BaseException) -> UserError:
+def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
     """Describe an error of importing the module of environment `name`: by the user's line where one is enough, else by the traceback."""
-    if isinstance(error, UserError):
-        return error
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_IMPORTING)]
     if isinstance(error, ModuleNotFoundError) and error.name:
         theirs = [f for f in frames if "site-packages" not in f.filename]

@@ -215,6 +215,8 @@ def _resolve_file(name: str) -> Resolved:
     before = {*ENVS.names(), *gymnasium.registry}
     try:
         module = import_named(file)
+    except UserError:
+        raise
     except Exception as error:
         raise import_failed(name, file, error) from error
     if attribute:
