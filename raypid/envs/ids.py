@@ -58,11 +58,6 @@ _OLD = {
         "needs mujoco_py, which is not maintained: take '{robot}-v5' (rewards and observations differ a little) or '{robot}-v4'.",
 }  # fmt: skip
 """Pattern of ids that cannot be made any more, or that old Gym had -> what to take."""
-_GAMES = frozenset({
-    "Asteroids", "Assault", "BeamRider", "Boxing", "Breakout", "Enduro", "Freeway", "MontezumaRevenge", "MsPacman", "Pong", "Qbert",
-    "Seaquest", "SpaceInvaders",
-})  # fmt: skip
-"""Games that are known without ALE."""
 
 
 def bare(name: str) -> str:
@@ -92,6 +87,6 @@ def _is_made(name: str, atari: str = "", robot: str = "", game: str = "") -> boo
     """Whether an id that looks old is one that Gymnasium still makes, or that is nobody's game."""
     entry = getattr(gymnasium.registry.get(name), "entry_point", None)
     if atari:
-        is_old = str(entry).startswith("ale_py") or atari in _GAMES or f"ALE/{atari}-v5" in gymnasium.registry
-        return not is_old
+        has_suffix = not name.startswith(f"{atari}-v")
+        return not (has_suffix or str(entry).startswith("ale_py") or f"ALE/{atari}-v5" in gymnasium.registry)
     return bool(robot) and not callable(entry)

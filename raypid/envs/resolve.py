@@ -23,7 +23,7 @@ from raypid.envs.errors import EnvError, import_failed, relative
 from raypid.envs.foreign import refuse
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
-from raypid.errors import listed
+from raypid.errors import UserError, listed
 from raypid.plugins.extras import extra_of, install_command, installed
 from raypid.plugins.modules import apart, defined, import_named, located, names_file
 from raypid.plugins.registry import ENVS, meant, no_attribute, suggest, within_remote
