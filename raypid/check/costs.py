@@ -165,9 +165,7 @@ def measure_training(
         with Agent(run, {"env": replayed, "vectorizer": "sync", "seed": SEED, **settings, **short}) as agent:
             agent_s, updates = _learned(agent, run, exam, seconds)
     except (UserError, ModuleNotFoundError) as error:
-        text, kind = str(error).splitlines()[0], type(action).__name__
-        note = f"{run} does not take {kind}" if " takes " in text and kind in text else f"{run}: {text}"
-        return {"seconds": None, "env_share": None, "note": note}
+        return {"seconds": None, "env_share": None, "note": f"{run}: {str(error).splitlines()[0]}"}
     rate = next((row["steps_per_s"] for row in vectors if row["auto"]), None)
     env_s = 1 / rate if rate else exam.mean_times()[0]
     return {

@@ -33,7 +33,6 @@ _KINDS = {
     ("gym", "Env"): ("Gym's environment, of the old package gym", _OTHER),
     ("stable_baselines3", "VecEnv"): ("Stable-Baselines3's vector", _OTHER),
     ("torchrl", "EnvBase"): ("TorchRL's environment", _OTHER),
-    ("brax", "Env"): ("Brax' environment", _OTHER),
 }
 
 
