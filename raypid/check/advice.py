@@ -24,6 +24,8 @@ _FLAGS = ("time_limit", "action_repeat", "frame_stack", "atari")
 """Settings of a check that change what is learnt."""
 _USUAL_LIMIT = 1000
 """The time limit of a command for an environment of which no episode was seen to end: that of most robots of Gymnasium."""
+FEW_LINES = 20
+"""Lines of output that nobody minds."""
 FEW_STEPS = 300
 """Steps from which episodes that have not ended are a finding."""
 Facts = Mapping[str, Any]
@@ -41,7 +43,7 @@ def findings(facts: Facts, config: Config, name: str, *, healthy: bool) -> list[
 
 def _of_output(facts: Facts) -> Iterator[Finding]:
     printed, steps = facts.get("printed"), (facts.get("episodes") or {"steps": 0})["steps"]
-    if printed and printed["lines"] and (printed["lines"] > steps / 2 or printed["characters"] > 1e6):
+    if printed and (printed["lines"] > max(FEW_LINES, steps / 2) or printed["characters"] > 1e6):
         text = f"it printed {printed['lines']:,} lines ({printed['characters'] / 1e3:,.0f} kB), beginning with {shorten(printed['first'], 80)!r}."
         yield Finding("warning", "output", text, "Remove the print: it takes time and hides what raypid says.")
 
@@ -50,7 +52,7 @@ def _of_ends(episodes: Facts) -> Iterator[Finding]:
     num, steps, longest = episodes["episodes"], episodes["steps"], episodes["length_max"]
     if _is_unlimited(episodes) and steps >= FEW_STEPS:
         text = f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit."
-        yield Finding("warning", "episodes", text, f"time_limit={_limit(episodes)} cuts them, and evaluations end.")
+        yield Finding("warning", "episodes", text, f"time_limit={_USUAL_LIMIT} cuts them, and evaluations end.")
     elif num > 20 and 1 < episodes["length_min"] == longest and episodes["terminated"] == num:
         advice = "If that is a time limit, return truncated=True, not terminated: learning then goes on behind it."
         yield Finding("note", "episodes", f"all {num} are terminated after exactly {longest:,} steps.", advice)
@@ -59,11 +61,6 @@ def _of_ends(episodes: Facts) -> Iterator[Finding]:
 def _is_unlimited(episodes: Facts) -> bool:
     """Whether no episode has ended, and no time limit cuts them."""
     return not episodes["episodes"] and episodes["time_limit"] is None
-
-
-def _limit(episodes: Facts) -> int:
-    """A time limit where episodes have none."""
-    return 10_000 if episodes["unfinished_steps"] >= 10_000 else _USUAL_LIMIT
 
 
 def _of_observations(facts: Facts) -> Iterator[Finding]:
@@ -148,7 +145,7 @@ def _command(run: str, env: str, config: Config, episodes: Facts) -> str:
     default = Config()
     flags = {name: getattr(config, name) for name in _FLAGS if getattr(config, name) != getattr(default, name)}
     if _is_unlimited(episodes):
-        flags["time_limit"] = _limit(episodes)
+        flags["time_limit"] = _USUAL_LIMIT
     more = "".join(f" --{name.replace('_', '-')} {json.dumps(value)}" for name, value in flags.items())
     if config.env_config:
         more += f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}"

@@ -216,8 +216,8 @@ _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')
 
 def _cause_of(error: BaseException) -> BaseException:
     """The exception from which this one was raised in the end; itself if there is none."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (cause := error.__cause__) is not None and cause is not error:
+        error = cause
     return error
 
 

@@ -27,7 +27,7 @@ from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
 from raypid.envs.foreign import refuse
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
-from raypid.envs.ids import text_of
+from raypid.envs.ids import brought_by
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
@@ -181,8 +181,10 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
     env: gymnasium.Env[object, object] = gymnasium.make(resolved.name, disable_env_checker=True, **config)
-    if (text := text_of(resolved.name)) and isinstance(env.observation_space, gymnasium.spaces.Dict):
-        env = gymnasium.wrappers.FilterObservation(env, [key for key in env.observation_space if key not in text])
+    package = brought_by(resolved.name)
+    if package and package.left_out and isinstance(env.observation_space, gymnasium.spaces.Dict):
+        kept = [key for key in env.observation_space if key not in package.left_out]
+        env = gymnasium.wrappers.FilterObservation(env, kept)
     if _with_atari(spec, resolved):
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
     return env

@@ -70,11 +70,6 @@ def brought_by(name: str) -> Package | None:
     return next((package for package in PACKAGES if re.match(package.ids, name)), None)
 
 
-def text_of(name: str) -> tuple[str, ...]:
-    """Parts of an environment's Dict observations that are text."""
-    return package.left_out if (package := brought_by(name)) else ()
-
-
 def gone(name: str) -> str | None:
     """Say what to take in place of an id that cannot be made any more, or that old Gym had; None if there is nothing to say."""
     for pattern, text in _OLD.items():
