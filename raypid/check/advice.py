@@ -12,8 +12,6 @@ from raypid.errors import shorten
 from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config
 
-LONG_RESETS = 0.3
-"""Part of the environment's time from which resets are said to take long."""
 MORE_ENVS = 4
 """How many times as many environments are proposed where they wait."""
 SLOW_STEP_S = 2e-3
@@ -45,27 +43,17 @@ def findings(facts: Facts, config: Config, name: str, *, healthy: bool) -> list[
 
 def _of_output(facts: Facts) -> Iterator[Finding]:
     printed, steps = facts.get("printed"), (facts.get("episodes") or {"steps": 0})["steps"]
-    if not printed or (printed["lines"] < FEW_LINES and printed["characters"] < 10_000):
-        return
-    text = f"it printed {printed['lines']:,} lines ({printed['characters'] / 1e3:,.0f} kB), beginning with {shorten(printed['first'], 80)!r}."
-    if printed["lines"] > steps / 2 or printed["characters"] > 1e6:
+    if printed and (printed["lines"] > max(FEW_LINES, steps / 2) or printed["characters"] > 1e6):
+        text = f"it printed {printed['lines']:,} lines ({printed['characters'] / 1e3:,.0f} kB), beginning with {shorten(printed['first'], 80)!r}."
         yield Finding("warning", "output", text, "Remove the print: it takes time and hides what raypid says.")
-    else:
-        yield Finding("note", "output", text)
 
 
 def _of_ends(episodes: Facts) -> Iterator[Finding]:
     num, steps, longest = episodes["episodes"], episodes["steps"], episodes["length_max"]
     if _is_unlimited(episodes) and steps >= FEW_STEPS:
         text = f"none ended within {num_of(episodes['unfinished_steps'], 'step')}, and there is no time limit."
-        yield Finding("warning", "episodes", text, f"time_limit={_limit(episodes)} cuts them, and evaluations end.")
-    elif _is_unlimited(episodes):
-        text = f"there is no time limit, and none ended within {num_of(steps, 'step')}: too few to say that none does."
-        yield Finding("note", "episodes", text, "More seconds show it; time_limit sets one.")
-    elif num > 20 and longest == 1:
-        advice = "If they should be longer: does reset() set back what ended the last one?"
-        yield Finding("note", "episodes", f"all {num} end after one step.", advice)
-    elif num > 20 and episodes["length_min"] == longest and episodes["terminated"] == num:
+        yield Finding("warning", "episodes", text, f"time_limit={_USUAL_LIMIT} cuts them, and evaluations end.")
+    elif num > 20 and 1 < episodes["length_min"] == longest and episodes["terminated"] == num:
         advice = "If that is a time limit, return truncated=True, not terminated: learning then goes on behind it."
         yield Finding("note", "episodes", f"all {num} are terminated after exactly {longest:,} steps.", advice)
 
@@ -73,11 +61,6 @@ def _of_ends(episodes: Facts) -> Iterator[Finding]:
 def _is_unlimited(episodes: Facts) -> bool:
     """Whether no episode has ended, and no time limit cuts them."""
     return not episodes["episodes"] and episodes["time_limit"] is None
-
-
-def _limit(episodes: Facts) -> int:
-    """A time limit where episodes have none."""
-    return 10_000 if episodes["unfinished_steps"] >= 10_000 else _USUAL_LIMIT
 
 
 def _of_observations(facts: Facts) -> Iterator[Finding]:
@@ -111,8 +94,6 @@ def _of_scale(part: Facts, name: str) -> Iterator[Finding]:
 
 
 def _of_rewards(reward: Facts, episodes: Facts) -> Iterator[Finding]:
-    if reward["min"] is None:
-        return
     if episodes["episodes"] >= 5 and reward["return_min"] == reward["return_max"]:
         text = f"every random episode had the same return, {reward['return_min']:g}: nothing to learn from until one differs."
     elif reward["min"] == reward["max"] == 0:
@@ -130,7 +111,7 @@ def _of_speed(facts: Facts, config: Config) -> Iterator[Finding]:
         times = f"{best['steps_per_s'] / auto['steps_per_s']:.1f} times as fast"
         text = f"raypid takes {auto['vectorizer']} by itself; {best['vectorizer']} steps it {times}."
         yield Finding("note", "speed", text, f"vectorizer={best['vectorizer']!r}, or {workers}.")
-    step_s, reset_s, episodes = facts["step"]["mean_s"], facts["reset"]["mean_s"], facts["episodes"]
+    step_s = facts["step"]["mean_s"]
     if step_s > SLOW_STEP_S and auto and auto["waits"] and config.vectorizer in ("auto", "threads", "async"):
         text = f"a step takes {duration(step_s)}, most of it waiting, which many can do at once."
         num = auto["num_envs"]
@@ -139,12 +120,6 @@ def _of_speed(facts: Facts, config: Config) -> Iterator[Finding]:
     elif step_s > SLOW_STEP_S:
         text = f"a step takes {duration(step_s)} on average, which bounds training."
         yield Finding("note", "speed", text, f"{workers} steps it on all cores (more on a cluster).")
-    length = episodes["length_mean"] or episodes["time_limit"] or max(1, episodes["unfinished_steps"])
-    share = reset_s / (reset_s + length * step_s)
-    if share > LONG_RESETS and reset_s > SLOW_STEP_S:
-        steps = f"{'' if episodes['length_mean'] else 'at least '}{num_of(round(length), 'step')}"
-        text = f"resets take {share:.0%} of the environment's time: {duration(reset_s)} for each episode of {steps}."
-        yield Finding("note", "speed", text)
     growth = (facts.get("memory") or {"mb_per_1000_steps": 0.0})["mb_per_1000_steps"]
     if growth > GROWTH_MB:
         advice = "Does something keep every observation or info? Empty it in reset()."
@@ -170,7 +145,7 @@ def _command(run: str, env: str, config: Config, episodes: Facts) -> str:
     default = Config()
     flags = {name: getattr(config, name) for name in _FLAGS if getattr(config, name) != getattr(default, name)}
     if _is_unlimited(episodes):
-        flags["time_limit"] = _limit(episodes)
+        flags["time_limit"] = _USUAL_LIMIT
     more = "".join(f" --{name.replace('_', '-')} {json.dumps(value)}" for name, value in flags.items())
     if config.env_config:
         more += f" --env-config {shlex.quote(json.dumps(dict(config.env_config), default=str))}"

@@ -25,18 +25,19 @@ from typing import IO, TypeAlias
 from raypid.check.report import Finding, Severity
 from raypid.envs.closing import ENDING_S, end_by_parent, end_processes, inheriting
 from raypid.envs.errors import relative
-from raypid.errors import CodeError, UserError, shorten
+from raypid.envs.observation_checks import ObservationError
+from raypid.errors import HEAD, CodeError, UserError, shorten
 
 Message: TypeAlias = "Finding | Mapping[str, object] | CodeError | None"
 """A finding, or facts by topic; CodeError and None only say how the process ends."""
-NOTHING, MAKE, RESET, STEP, AFTER_END, CLOSE, VECTORS, PPO, SAC = range(9)
+NOTHING, MAKE, COPY, RESET, STEP, CLOSE, VECTORS, PPO, SAC = range(9)
 """What the process may be doing."""
 _FINDINGS: tuple[tuple[Severity, str, str], ...] = (
     ("problem", "import", "it {what}"),
     ("problem", "constructor", "it {what}"),
+    ("problem", "constructor", "a second one beside the first cannot be made: it {what}"),
     ("problem", "reset", "reset() before episode {episode:,} {what}"),
     ("problem", "step", "step() at step {step:,} of episode {episode:,} {what}"),
-    ("note", "end", "step() after the end of an episode {what} raypid never does that."),
     ("problem", "close", "close() {what}"),
     ("problem", "vectors", "several of them side by side: it {what}"),
     ("note", "training", "the cost of PPO could not be measured: it {what}"),
@@ -80,6 +81,19 @@ class Channel:
         _, call, episode, step = self.numbers
         severity, topic, text = _FINDINGS[call]
         return severity, topic, text.format(what=what, episode=episode, step=step)
+
+    def finding(self, error: BaseException) -> Finding:
+        """What the running call has raised: by raypid's own words if it was no code of the user's."""
+        frames = reversed(traceback.extract_tb(_cause_of(error).__traceback__))
+        where = _users_line((frame.filename, frame.lineno, frame.name) for frame in frames)
+        if isinstance(error, ObservationError):
+            return Finding("problem", self.describe("")[1], error.text, error.advice)
+        if isinstance(error, UserError) and not where:
+            return Finding("problem", "interface", str(error).rpartition("\nraypid: ")[2].removeprefix(HEAD))
+        inner = _cause_of(error)
+        return Finding(
+            *self.describe(f"raises {shorten(f'{type(inner).__name__}: {inner}'.rstrip(': '))}"), where=where
+        )
 
 
 def run_apart(body: Callable[[Channel], None], timeout_s: float) -> Iterator[Message]:
@@ -200,25 +214,11 @@ _STACK_LINE = re.compile(r'File "(.*)", line (\d+) in (.*)')
 """A line that faulthandler writes, the innermost first."""
 
 
-def words_of(error: BaseException) -> str:
-    """What an exception says: raypid's own message, or "it raises ValueError: ..."."""
-    if isinstance(error, UserError):
-        text = str(error).rpartition("\nraypid: ")[2]
-        return shorten(re.sub("^Environment '.*?' could not be made: ", "it raises ", text), 900)
-    return shorten(f"it raises {type(error).__name__}: {error}".rstrip(": "))
-
-
-def cause_of(error: BaseException) -> BaseException:
+def _cause_of(error: BaseException) -> BaseException:
     """The exception from which this one was raised in the end; itself if there is none."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (cause := error.__cause__) is not None and cause is not error:
+        error = cause
     return error
-
-
-def place_of(error: BaseException) -> str:
-    """The innermost line of the user's code through which an exception, or what caused it, came: `_users_line`."""
-    frames = traceback.extract_tb(cause_of(error).__traceback__)
-    return _users_line((f.filename, f.lineno, f.name) for f in reversed(frames))
 
 
 def _users_line(places: Iterable[tuple[str, object, str]]) -> str:

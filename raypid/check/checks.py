@@ -17,10 +17,9 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 
-from raypid.check.apart import AFTER_END, CLOSE, MAKE, PPO, SAC, STEP, VECTORS, Channel, place_of, words_of
+from raypid.check.apart import CLOSE, COPY, PPO, SAC, STEP, VECTORS, Channel
 from raypid.check.costs import measure_training, measure_vectors
 from raypid.check.exam import MORE_S, REPLAYED, SEED, Broken, Exam, same
-from raypid.check.report import Finding
 from raypid.check.single import AsOne, made_alone
 from raypid.check.watch import ObservedPart, words
 from raypid.envs.adapter import Adapted, is_seeded, takes
@@ -33,7 +32,7 @@ from raypid.nn.allocation import return_freed_memory
 from raypid.run.resolve import env_spec_of
 from raypid.runtime.resources import limit_threads
 from raypid.settings.config import Config
-from raypid.spaces import SpaceError, space_leaves
+from raypid.spaces import space_leaves
 
 Rows: TypeAlias = "list[tuple[Any, Any, float, bool]]"
 """An episode, or its beginning: (action, observation, reward, whether it has ended) of each step; first, what the reset returned."""
@@ -53,8 +52,7 @@ def run_checks(config: Config, channel: Channel, seconds: float, *, speed: bool)
         except BaseException as error:  # of a module that is imported, too
             ours = isinstance(error, UserError)
             channel.send({"found": not ours or isinstance(error, (ForeignEnv, ImportFailed))})
-            topic = "interface" if isinstance(error, ForeignEnv) else "import"
-            channel.send(Finding("problem", topic, words_of(error), where=place_of(error)))
+            channel.send(channel.finding(error))
             return
         with contextlib.suppress(Broken), contextlib.closing(Exam(spec, channel, EXAM_SHARE * seconds)) as exam:
             examine(exam)
@@ -62,33 +60,28 @@ def run_checks(config: Config, channel: Channel, seconds: float, *, speed: bool)
                 return
             if exam.mean_times()[0] < 0.01:
                 ask_gymnasium(exam)
-            if speed:
-                _measure(config, exam, seconds)
-            step_after_end(exam)
-
-
-def _measure(config: Config, exam: Exam, seconds: float) -> None:
-    """Measure the vectors, then what training costs."""
-    with exam.channel.running(VECTORS):
-        vectors = measure_vectors(exam, VECTORS_SHARE * seconds)
-    exam.tell(vectorizers=vectors)
-    training: dict[str, object] = {}
-    for run, call, share in (("PPO", PPO, PPO_SHARE), ("SAC", SAC, SAC_SHARE)):
-        with exam.channel.running(call):
-            training[run] = measure_training(run, config, exam, vectors, share * seconds)
-        exam.tell(training=training)
+            if not speed:
+                return
+            with exam.channel.running(VECTORS):
+                vectors = measure_vectors(exam, VECTORS_SHARE * seconds)
+            exam.tell(vectorizers=vectors)
+            training: dict[str, object] = {}
+            for run, call, share in (("PPO", PPO, PPO_SHARE), ("SAC", SAC, SAC_SHARE)):
+                with exam.channel.running(call):
+                    training[run] = measure_training(run, config, exam, vectors, share * seconds)
+                exam.tell(training=training)
 
 
 def examine(exam: Exam) -> None:
-    """Ask all of it except `ask_gymnasium` and `step_after_end`.
+    """Ask all of it except `ask_gymnasium`.
 
     Raises:
         Broken: it cannot be stepped, or its spaces are not supported.
     """
     check_spaces(exam)
-    first = check_resets(exam)
+    check_resets(exam)
     try:
-        rows = record_episode(exam, deepcopy(exam.reset(seed=SEED)) if first is None else first, 0.4)
+        rows = record_episode(exam, 0.4)
         before = _global_random()
         play_episodes(exam)
     finally:
@@ -100,13 +93,8 @@ def examine(exam: Exam) -> None:
 
 def check_spaces(exam: Exam) -> None:
     """Look at the spaces themselves."""
-    env, leaves = exam.env, {}
-    for role, space in (("observation", env.observation_space), ("action", env.action_space)):
-        try:
-            leaves[role] = space_leaves(space, role)
-        except SpaceError as error:
-            exam.find("problem", f"{role} space", str(error))
-    boxes = [leaf.space for leaf in leaves.get("action", []) if isinstance(leaf.space, gymnasium.spaces.Box)]
+    env, leaves = exam.env, space_leaves(exam.env.action_space, "action")
+    boxes = [leaf.space for leaf in leaves if isinstance(leaf.space, gymnasium.spaces.Box)]
     unbounded = [b for b in boxes if not (np.isfinite(b.low) & np.isfinite(b.high)).all()]
     scaled = [b for b in boxes if b not in unbounded and not ((b.low == -1) & (b.high == 1)).all()]
     scaling = "none" if not boxes else "partly none" if unbounded else "bounds" if scaled else "identity"
@@ -116,8 +104,6 @@ def check_spaces(exam: Exam) -> None:
     modes, fps = [str(mode) for mode in metadata.get("render_modes") or []], metadata.get("render_fps")
     render = {"modes": modes, "fps": float(fps) if isinstance(fps, (int, float)) else None}
     exam.tell(observation=observation, action=action, render=render)
-    if len(leaves) < 2:
-        raise Broken
     exam.parts = [ObservedPart(part) for part in ObservationLayout(env.observation_space).parts]
     env.action_space.seed(SEED)
     for box in unbounded[:1]:
@@ -126,14 +112,10 @@ def check_spaces(exam: Exam) -> None:
         then = "raypid passes on a Gaussian's actions, at first about -3 to 3; SAC, TD3 and DDPG refuse them."
         advice = "Declare bounds: raypid then scales [-1, 1] to them."
         exam.find("warning", "action space", f"{what}: {then}", advice)
-    for box in scaled[:1]:
-        if (box.low == box.high).any():
-            text = f"{words(box)} has elements whose bounds are equal: they do nothing."
-            exam.find("warning", "action space", text, key="equal")
 
 
-def check_resets(exam: Exam) -> Any:
-    """What does a reset depend on: the seed, what was before, nothing? Returns the observation of reset(seed=SEED) if that was the last."""
+def check_resets(exam: Exam) -> None:
+    """What does a reset depend on: the seed, what was before, nothing?"""
     first, again = deepcopy(exam.reset(seed=SEED)), deepcopy(exam.reset(seed=SEED))
     others = [deepcopy(exam.reset(seed=SEED + k)) for k in range(1, 5) if not exam.is_over(0.15)]
     unseeded = [deepcopy(exam.reset()) for _ in range(4) if not exam.is_over(0.25)]
@@ -147,11 +129,11 @@ def check_resets(exam: Exam) -> Any:
         why = "Training gives a seed only once, so all of it would be one episode."
         advice = "Let the seed default to None, and seed nothing then: super().reset(seed=seed), then self.np_random."
         exam.find("problem", "reset", f"{text} {why}", advice)
-    return None if others or unseeded else again
 
 
-def record_episode(exam: Exam, first: Any, share: float, actions: Sequence[Any] | None = None) -> Rows:
-    """Play the beginning of an episode after a reset, until a share of the time is up; the first steps have longer."""
+def record_episode(exam: Exam, share: float, actions: Sequence[Any] | None = None) -> Rows:
+    """Play the beginning of the episode of reset(seed=SEED), until a share of the time is up; the first steps have longer."""
+    first = deepcopy(exam.reset(seed=SEED))
     rows = [(None, first, 0.0, False)]
     for action, obs, reward, has_ended in exam.play(first, actions):
         rows.append((action, deepcopy(obs), reward, has_ended))
@@ -182,28 +164,26 @@ def check_seeding(exam: Exam, before: Rows, drew: list[str]) -> None:
         exam.tell(seeding=found)
         text = "reset() takes no seed, and there is no seed(n): a run cannot be repeated."
         advice = "def reset(self, *, seed=None, options=None): super().reset(seed=seed), and draw from self.np_random."
-        return exam.find("warning", "seeding", text, advice)
-    rows = record_episode(exam, deepcopy(exam.reset(seed=SEED)), 1.0, [action for action, *_ in before[1:]])
+        exam.find("warning", "seeding", text, advice)
+        return
+    rows = record_episode(exam, 1.0, [action for action, *_ in before[1:]])
     at, what = _difference(before, rows)
     exam.tell(seeding=found | {"same_episode": at is None, "differs_at_step": at})
     repeated = "with the same seed and the same actions"
-    if at is not None and getattr(exam.env.spec, "nondeterministic", False):
-        exam.find("note", "seeding", "the same seed gives another episode, as its registration says.")
-    elif drew:
+    if drew:
         text = f"it draws from the global generator of {' and '.join(drew)}, which the environments of a worker share: no episode can be repeated."
         advice = "Draw from self.np_random, which super().reset(seed=seed) seeds."
         exam.find("warning" if at is None else "problem", "seeding", text, advice)
-    elif at == 0 and exam.facts["reset"]["same_seed_same_observation"]:
-        text = f"after some episodes, reset(seed={SEED}) gives another observation than at first: something of earlier episodes is left."
-        exam.find("problem", "reset", text, "Set everything that step() changes in reset().")
+    elif at is None or getattr(exam.env.spec, "nondeterministic", False):
+        return
     elif at and what == "observation" and _is_slight(before, rows, at):
         why = "as with physics engines that keep something over a reset: a run cannot be repeated to the bit."
         exam.find("warning", "seeding", f"{repeated}, the observation of step {at:,} differs a little, {why}")
-    elif at is not None:
+    else:
         where = f"the {what} of step {at:,}" if at else "the first observation"
-        why = ": what happens after the reset is not seeded, or something of earlier episodes is left" if at else ""
+        why = "what happens after the reset is not seeded, or something of earlier episodes is left"
         advice = "super().reset(seed=seed) in reset(), then draw only from self.np_random; set in reset() all that step() changes."
-        exam.find("problem", "seeding", f"{repeated}, {where} differs{why}.", advice)
+        exam.find("problem", "seeding", f"{repeated}, {where} differs: {why}.", advice)
 
 
 def _difference(one: Rows, other: Rows) -> tuple[int | None, str]:
@@ -234,15 +214,11 @@ def check_second_copy(exam: Exam) -> None:
     if exam.made_again_s > MORE_S:
         return
     start = time.perf_counter()
-    try:
-        with exam.channel.running(MAKE):
-            other = made_alone(replace(exam.spec, worker_index=1))
+    with contextlib.suppress(Broken), exam.calling(COPY):
+        other, _ = made_alone(replace(exam.spec, worker_index=1))
         exam.made_again_s = time.perf_counter() - start
         with contextlib.suppress(Exception), exam.channel.running(CLOSE):  # `Exam.close` says what is wrong with it
             other.close()
-    except BaseException as error:
-        text = f"a second one beside the first cannot be made: {words_of(error)}"
-        exam.find("problem", "constructor", text, where=place_of(error))
     import cloudpickle  # type: ignore[import-untyped]  # Gymnasium needs it too
 
     try:
@@ -281,18 +257,6 @@ _NO_CONCERN = (
     "share an object", "not within the observation space", "expecting numpy array dtype", "Expects `terminated`", "Expects `truncated`",
 )  # fmt: skip
 """Parts of what Gymnasium's checker says of things that do no harm here, or that we say with more detail."""
-
-
-def step_after_end(exam: Exam) -> None:
-    """Step it after the end of an episode, which raypid never does: some end their process then."""
-    if exam.is_over():
-        return
-    with contextlib.suppress(Exception):
-        for _ in exam.play(exam.reset(seed=SEED)):
-            if exam.is_over():
-                return
-        with exam.channel.running(AFTER_END):
-            exam.env.step(exam.env.action_space.sample())
 
 
 def _size() -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from raypid.check.apart import RESET, STEP
 from raypid.check.exam import SEED, Exam
 from raypid.check.single import AsOne
-from raypid.envs import EnvSpec, VectorEnv, make_vector
+from raypid.envs import EnvSpec, make_vector
 from raypid.envs.errors import EnvError
 from raypid.envs.make import check, choose_vectorizer
 from raypid.envs.observation_checks import from_tree, to_tree
@@ -29,8 +29,8 @@ from raypid.spaces import Space
 from raypid.types import Tree, tree_map
 
 MILLION = 1_000_000
-OWN, OWN_STEP_S = ("native", "ale", "envpool"), 5e-3
-"""Vectors that are always measured, unless a single step takes that long: their environments cost less than single ones."""
+OWN = ("native", "ale", "envpool")
+"""Vectors that environments bring themselves."""
 LOOPS, SLOW_S = ("sync", "threads", "processes", "async"), 1e-3
 """Vectors whose speed is worked out from that of single steps, where these take that long: a short look would see too few of them."""
 DRAWN = 2_000
@@ -47,22 +47,19 @@ ITERATIONS = {"PPO": 12, "SAC": 6}
 def measure_vectors(exam: Exam, seconds: float) -> list[dict[str, Any]]:
     """Measure for about `seconds` seconds the steps per second of each way to step `num_envs` environments, the fastest first."""
     spec, until = exam.spec, time.monotonic() + seconds
-    is_vector = isinstance(exam.env, AsOne)
-    if is_vector and exam.env.vector.num_envs > 1:  # it cannot have another number
-        spec = replace(spec, num_envs=exam.env.vector.num_envs)
-    names = _candidates(spec, is_vector=is_vector)
+    names = _candidates(spec, is_vector=isinstance(exam.env, AsOne))
     step_s = exam.mean_times()[0]
     rows: list[dict[str, Any]] = []
     for index, name in enumerate(names):
         allowed = max(0.0, until - time.monotonic()) / (len(names) - index)
         row: dict[str, Any] = {"vectorizer": name, "num_envs": spec.num_envs, "steps_per_s": None, "waits": False}
-        to_make = exam.made_again_s * spec.num_envs
+        is_slow = exam.made_again_s * spec.num_envs > allowed
         most = 1 / worked_out(exam, name, spec.num_envs) if name in LOOPS else np.inf
-        if name in LOOPS and (step_s > SLOW_S or to_make > allowed):
+        if name in LOOPS and (step_s > SLOW_S or is_slow):
             wall, cpu = np.median(exam.usual_times(STEP), 0).tolist()
             row |= {"steps_per_s": most, "waits": waits(wall, cpu), "note": "worked out from single steps"}
-        elif name in OWN and step_s > OWN_STEP_S and to_make + 3 * step_s * spec.num_envs > allowed:
-            row["note"] = "not measured: steps and resets take too long"
+        elif is_slow:
+            row["note"] = "not measured: it takes too long to make"
         else:
             row |= _measured(replace(spec, vectorizer=name, worker_index=1), exam, min(MOST_S, allowed))
             if row["steps_per_s"]:  # a short look misses what is rare, such as resets that take long
@@ -82,17 +79,14 @@ def worked_out(exam: Exam, vectorizer: str, num_envs: int) -> float:
 
     A loop adds them; threads wait for the slowest where the environments wait; processes share the cores where they compute.
     """
+    mean_s, length = exam.mean_times()[0], exam.mean_length()
     if vectorizer == "sync" or (vectorizer == "threads" and not exam.waits()):
-        return exam.mean_times()[0]
-    steps, resets = exam.usual_times(STEP)[:, 0], exam.usual_times(RESET)[:, 0]
-    rng = np.random.default_rng(SEED)
-    times = rng.choice(steps, (DRAWN, num_envs))
-    ends = rng.random(times.shape) < 1 / (exam.mean_length() + 1)  # a reset takes a row of its own
-    times[ends] = rng.choice(resets, int(ends.sum()))
-    together = times.max(1)
-    if not exam.waits():
-        together = np.maximum(together, times.sum(1) / min(num_envs, num_cores()))
-    return float(together.sum() / max(1, (~ends).sum()))
+        return mean_s
+    rng, shape = np.random.default_rng(SEED), (DRAWN, num_envs)
+    steps, resets = (rng.choice(exam.usual_times(call)[:, 0], shape) for call in (STEP, RESET))
+    slowest_s = np.where(rng.random(shape) < 1 / (length + 1), resets, steps).max(1).mean()
+    together_s = float(slowest_s / num_envs * (1 + 1 / length))  # a reset takes a row of its own
+    return together_s if exam.waits() else max(together_s, mean_s / min(num_envs, num_cores()))
 
 
 def _candidates(spec: EnvSpec, *, is_vector: bool) -> list[str]:
@@ -107,28 +101,24 @@ def _candidates(spec: EnvSpec, *, is_vector: bool) -> list[str]:
 
 
 def _measured(spec: EnvSpec, exam: Exam, seconds: float) -> dict[str, object]:
+    steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
     exam.channel.alive()
     try:
         with closing(make_vector(spec)) as vector:
-            return _stepped(vector, exam, seconds)
+            exam.channel.alive()
+            obs, num = vector.reset(), vector.num_envs
+            until = time.perf_counter() + seconds
+            while steps < 2 or time.perf_counter() < until:
+                exam.channel.alive()
+                action = _random_actions(exam, obs, num)
+                start, start_cpu = time.perf_counter(), time.thread_time()
+                step = vector.step(action)
+                obs, steps = step.obs, steps + 1
+                if steps:
+                    wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
+                    valid += int(np.count_nonzero(step.valid))
     except UserError as error:
         return {"note": str(error).splitlines()[-1]}
-
-
-def _stepped(vector: VectorEnv, exam: Exam, seconds: float) -> dict[str, object]:
-    exam.channel.alive()
-    obs, num = vector.reset(), vector.num_envs
-    steps, valid, wall, cpu = -1, 0, 0.0, 0.0  # the first warms up
-    until = time.perf_counter() + seconds
-    while steps < 2 or time.perf_counter() < until:
-        exam.channel.alive()
-        action = _random_actions(exam, obs, num)
-        start, start_cpu = time.perf_counter(), time.thread_time()
-        step = vector.step(action)
-        obs, steps = step.obs, steps + 1
-        if steps:
-            wall, cpu = wall + time.perf_counter() - start, cpu + time.thread_time() - start_cpu
-            valid += int(np.count_nonzero(step.valid))
     return {"steps_per_s": valid / wall, "waits": waits(wall / (steps * num), cpu / (steps * num))}
 
 
@@ -175,9 +165,7 @@ def measure_training(
         with Agent(run, {"env": replayed, "vectorizer": "sync", "seed": SEED, **settings, **short}) as agent:
             agent_s, updates = _learned(agent, run, exam, seconds)
     except (UserError, ModuleNotFoundError) as error:
-        text, kind = str(error).splitlines()[0], type(action).__name__
-        note = f"{run} does not take {kind}" if " takes " in text and kind in text else f"{run}: {text}"
-        return {"seconds": None, "env_share": None, "note": note}
+        return {"seconds": None, "env_share": None, "note": f"{run}: {str(error).splitlines()[0]}"}
     rate = next((row["steps_per_s"] for row in vectors if row["auto"]), None)
     env_s = 1 / rate if rate else exam.mean_times()[0]
     return {

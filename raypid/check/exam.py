@@ -5,25 +5,27 @@ What it finds is sent at once, so that it is kept when the environment ends the 
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 
-from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel, cause_of, place_of, words_of
+from raypid.check.apart import CLOSE, MAKE, RESET, STEP, Channel
 from raypid.check.report import Finding, Severity
-from raypid.check.single import made_alone, takes_all_as_dict, time_limit_of
+from raypid.check.single import inner_limit, made_alone
 from raypid.check.watch import ObservedPart, quantiles, spread
 from raypid.envs import EnvSpec, results
-from raypid.envs.adapter import Adapted
-from raypid.envs.errors import HEAD, EnvError
-from raypid.errors import shorten, shown
+from raypid.envs.observation_checks import ObservationError
+from raypid.errors import shown
 from raypid.types import Array
 
+Read = TypeVar("Read")
 SEED = 7
 FEW, MORE_S = 40, 2.0
 """Steps that are made in any case, if they take no more than so many seconds beyond the time."""
@@ -67,7 +69,9 @@ class Exam:
         self._before: tuple[Any, Any] | None = None
         """The last observation, and a copy of it as it was returned."""
         start = time.monotonic()
-        self.env = self._make()
+        with self.calling(MAKE):
+            self.env, self._limit = made_alone(spec)
+        self.time_limit = int(self._limit) if self._limit < math.inf else inner_limit(self.env)
         self.began = time.monotonic()
         self.made_again_s = self.began - start
         """How long the newest environment took to make; for a second one, modules are imported already."""
@@ -75,35 +79,23 @@ class Exam:
         self.parts: list[ObservedPart] = []
         """Of the observation; empty until its space is known to be supported."""
 
-    def _make(self) -> Any:
-        with self.channel.running(MAKE):
-            try:
-                env = made_alone(self.spec)
-            except BaseException as error:
-                self.find("problem", "constructor", words_of(error), where=place_of(error))
-                raise Broken from error
-        if name := takes_all_as_dict(self.spec):
-            text = f"its one parameter {name!r} was given a dict with all of env_config, which is empty: so RLlib's environments are made."
-            self.find("note", "constructor", text, f"If it is a setting of its own: env_config={{{name!r}: ...}}.")
-        return env
-
     def close(self) -> None:
-        with self.channel.running(CLOSE):
-            try:
-                self.env.close()
-            except BaseException as error:
-                if not self.num_problems:
-                    text = f"close() raises {type(error).__name__}: {shorten(str(error))}"
-                    self.find("warning", "close", text, where=place_of(error))
+        """Close the environment."""
+        with suppress(Broken), self.calling(CLOSE, severity="warning"):
+            self.env.close()
 
     # -- telling ---------------------------------------------------------------------------------------------------
 
-    def find(self, severity: Severity, topic: str, text: str, advice: str = "", where: str = "", key: str = "") -> None:
+    def find(self, severity: Severity, topic: str, text: str, advice: str = "", key: str = "") -> None:
         """Send a finding. Of one severity, topic and key only the first counts."""
         if (severity, topic, key) not in self._said:
             self._said.add((severity, topic, key))
-            self.num_problems += severity == "problem"
-            self.channel.send(Finding(severity, topic, text, advice, where))
+            self.send(Finding(severity, topic, text, advice))
+
+    def send(self, finding: Finding) -> None:
+        """Send a finding."""
+        self.num_problems += finding.severity == "problem"
+        self.channel.send(finding)
 
     def tell(self, **facts: object) -> None:
         """Send facts by topic."""
@@ -126,7 +118,7 @@ class Exam:
             episodes={
                 "episodes": len(self.lengths), "steps": self.num_steps, "terminated": self.num_terminated,
                 "truncated": len(self.lengths) - self.num_terminated, "unfinished_steps": self.unfinished,
-                **spread(self.lengths, "length_"), "time_limit": time_limit_of(self.env),
+                **spread(self.lengths, "length_"), "time_limit": self.time_limit,
             },
             info=self._info,
         )  # fmt: skip
@@ -154,7 +146,7 @@ class Exam:
 
     def mean_length(self) -> float:
         """Steps of an episode on average; where none has ended, at least those that were seen."""
-        return float(np.mean(self.lengths or [time_limit_of(self.env) or max(self.unfinished, 1)]))
+        return float(np.mean(self.lengths or [self.time_limit or max(self.unfinished, 1)]))
 
     def waits(self) -> bool:
         """Whether steps and resets wait rather than compute for most of their time."""
@@ -163,74 +155,61 @@ class Exam:
 
     # -- calling ---------------------------------------------------------------------------------------------------
 
-    def _call(self, call: int, function: Callable[..., Any], *args: Any, step: int = 0, **more: Any) -> Any:
+    @contextmanager
+    def calling(self, call: int, step: int = 0, severity: Severity = "problem") -> Iterator[None]:
+        """Call the environment. What it raises is sent.
+
+        Raises:
+            Broken: it raised.
+        """
+        with self.channel.running(call, self.episode + (call == RESET), step):
+            try:
+                yield
+            except BaseException as error:
+                self.send(replace(self.channel.finding(error), severity=severity))
+                raise Broken from error
+
+    def _call(self, call: int, *args: Any, step: int = 0, **more: Any) -> Any:
         """Step or reset the environment, and time it.
 
         Raises:
             Broken: it raised, or returned no tuple of the right length.
         """
-        name, length = ("step", results.STEP) if call == STEP else ("reset", results.RESET)
-        with self.channel.running(call, self.episode + (call == RESET), step):
+        function, length = (self.env.step, results.STEP) if call == STEP else (self.env.reset, results.RESET)
+        with self.calling(call, step):
             start, start_cpu = time.perf_counter(), time.thread_time()
-            try:
-                result = function(*args, **more)
-            except BaseException as error:
-                self._judge_error(error)
-                raise Broken from error
+            result = function(*args, **more)
             self.times[call].append((time.perf_counter() - start, time.thread_time() - start_cpu))
-        if not results.fits(result, length):
-            if not self._has_misfit():
-                self.find("problem", name, *results.misfit(result, length))
-            raise Broken
+            if not results.fits(result, length):
+                raise results.misfit(result, length)
         return result
-
-    def _judge_error(self, error: BaseException) -> None:
-        """Say what the running call raised."""
-        where, inner = place_of(error), cause_of(error)
-        if isinstance(error, ValueError) and not where and self._has_misfit():
-            return  # a wrapper could not take a result apart
-        if isinstance(error, EnvError) and not where:
-            self.find("problem", "interface", str(error).removeprefix(HEAD))
-        else:
-            what = f"raises {shorten(f'{type(inner).__name__}: {inner}'.rstrip(': '))}"
-            self.find(*self.channel.describe(what), where=where)
-
-    def _has_misfit(self) -> bool:
-        """Whether step() does not return what it should, as in Gym before 0.26; then that is said."""
-        env, first, step = self.env.unwrapped, None, None
-        inner = env.env if isinstance(env, Adapted) else env
-        with contextlib.suppress(Exception), self.channel.running(STEP, self.episode, 1):
-            first, step = inner.reset(), inner.step(self.env.action_space.sample())
-        if step is None or results.fits(step, results.STEP):
-            return False
-        text, advice = results.misfit(step, results.STEP, adapted=isinstance(env, Adapted))
-        if results.fits(step, 4) and not isinstance(first, tuple):
-            text = f"this is old Gym's interface: reset() returns {results.described(first)}, step() a tuple of 4."
-            advice = f"In reset(), write: return obs, {{}}. In step(), {advice[0].lower()}{advice[1:]}"
-            self.find("problem", "interface", text, advice)
-        else:
-            self.find("problem", "step", text, advice)
-        return True
 
     def reset(self, **given: Any) -> Any:
         """Reset, check what comes, and return the observation."""
-        obs, info = self._call(RESET, self.env.reset, **given)
-        if not isinstance(info, Mapping):
-            self.find("problem", "info", f"reset() returns {shown(info)} as info; it must be a dict.")
+        obs, info = self._call(RESET, **given)
+        self._judge("info", 0, results.check_info, info, "reset")
         self._judge_observation(obs, 0)
         return obs
 
     def step(self, action: Any, number: int) -> tuple[Any, float, bool, bool]:
-        """Step, check what comes, and return the observation, the reward and the two flags."""
+        """Step, check what comes, and return the observation, the reward (0 where it is none) and the two flags."""
         self.episode += number == 1
-        obs, reward, terminated, truncated, info = self._call(STEP, self.env.step, action, step=number)
+        obs, reward, terminated, truncated, info = self._call(STEP, action, step=number)
         self.num_steps += 1
         self._judge_observation(obs, number)
-        value = self._judged_reward(reward, number)
-        terminated = self._judged_flag("terminated", terminated, number)
-        truncated = self._judged_flag("truncated", truncated, number)
-        self._judge_info(info)
-        return obs, value, terminated, truncated
+        value = self._judge("reward", number, results.reward_number, reward)
+        if value is not None:
+            value += 0.0  # no -0
+            self.rewards.append(value)
+            if isinstance(reward, np.ndarray) and reward.ndim:
+                text = (
+                    f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not."
+                )
+                self.find("warning", "reward", text, "Return float(reward).")
+        self._judge("info", number, results.check_info, info, "step")
+        self._look_at_info(info)
+        terminates = self._judge_flag("terminated", terminated, number)
+        return obs, value or 0.0, terminates, self._judge_flag("truncated", truncated, number) or number >= self._limit
 
     def play(self, obs: Any, actions: Sequence[Any] | None = None) -> Iterator[tuple[Any, Any, float, bool]]:
         """Step an episode that begins with `obs` until it ends, with random actions or those given.
@@ -265,11 +244,21 @@ class Exam:
 
     # -- checking what comes ---------------------------------------------------------------------------------------
 
+    def _judge(self, topic: str, number: int, read: Callable[..., Read], *args: Any) -> Read | None:
+        """Return `read(*args)`; None if that finds a fault, which is then sent."""
+        try:
+            return read(*args)
+        except ObservationError as error:
+            self.find("problem", topic, f"at {self._place(number)}: {error.text}", error.advice)
+            return None
+
+    def _place(self, number: int) -> str:
+        return f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode + 1:,}"
+
     def _judge_observation(self, obs: Any, number: int) -> None:
-        at = f"step {number:,} of episode {self.episode:,}" if number else f"reset() {self.episode + 1:,}"
         misfits = [found for part in self.parts if (found := part.look(obs, of_reset=number == 0))]
         for key, text in misfits:
-            self.find("problem", "observation", f"at {at}: {text}", key=key)
+            self.find("problem", "observation", f"at {self._place(number)}: {text}", key=key)
         if not misfits and len(self.kept) < KEPT_OBSERVATIONS:
             self.kept.append(deepcopy(obs))
         if self.num_steps <= REPLAYED:
@@ -278,33 +267,15 @@ class Exam:
                 self.find("note", "observation", text, "Return a copy: obs.copy().")
             self._before = obs, deepcopy(obs)
 
-    def _judged_reward(self, reward: Any, number: int) -> float:
-        """The reward as a number, 0 where it is none."""
-        value, wrong, advice = results.judged_reward(reward)
-        if wrong:
-            self.find("problem", "reward", f"at step {number:,} of episode {self.episode:,}, it {wrong}", advice)
-            return 0.0
-        if isinstance(reward, np.ndarray) and reward.ndim:
-            text = f"it has shape {reward.shape}; it must be one number. raypid converts it, other libraries may not."
-            self.find("warning", "reward", text, "Return float(reward).")
-        value += 0.0  # no -0
-        self.rewards.append(value)
-        return value
-
-    def _judged_flag(self, name: str, value: Any, number: int) -> bool:
-        meant = results.as_flag(value)
-        if meant is None:
-            text = f"step() returns {shown(value)} as {name} at step {number:,}; it must be True or False."
-            self.find("problem", name, text)
-        elif not isinstance(value, (bool, np.bool_)):
-            text = f"it is {shown(value)}, {results.described(value)}, not a bool; raypid converts it."
+    def _judge_flag(self, name: str, flag: Any, number: int) -> bool:
+        meant = self._judge(name, number, results.flag, flag, name)
+        if meant is not None and not isinstance(flag, (bool, np.bool_)):
+            text = f"it is {shown(flag)}, {results.described(flag)}, not a bool; raypid converts it."
             self.find("note", name, text)
         return bool(meant)
 
-    def _judge_info(self, info: Any) -> None:
-        if not isinstance(info, Mapping):
-            self.find("problem", "info", f"step() returns {shown(info)} as info; it must be a dict.")
-        elif self.num_steps % 50 == 1:
+    def _look_at_info(self, info: Any) -> None:
+        if isinstance(info, Mapping) and self.num_steps % 50 == 1:
             sizes = {str(k): v.nbytes for k, v in info.items() if isinstance(v, np.ndarray) and v.nbytes > LARGE_INFO}
             self._info = {"keys": sorted(map(str, info))[:50], "large": sizes}
             for key in sorted(sizes, key=lambda key: -sizes[key])[:1]:

@@ -105,9 +105,8 @@ class EnvReport:
         width = max(40, width)
         lines = textwrap.wrap(self._headline(self.facts), width)
         # problems come first, and of the rest as much as fits
-        most = 1 if self.problems and height is not None else None
         found = {s: [(s, _row(f.severity, str(f), width)) for f in self.of(s)] for s in SEVERITIES}
-        measured = [("measurement", _row(label, text, width, most)) for label, text in _measurements(self.facts)]
+        measured = [("measurement", _row(label, text, width)) for label, text in _measurements(self.facts)]
         left: Counter[str] = Counter()
         for kind, rows in (*found["problem"], *found["warning"], *measured, *found["note"]):
             if left or (height is not None and len(lines) + len(rows) + 1 >= height):
@@ -128,12 +127,10 @@ class EnvReport:
         return self.screen(100)
 
 
-def _row(label: str, text: str, width: int, most_lines: int | None = None) -> list[str]:
+def _row(label: str, text: str, width: int) -> list[str]:
     """A text in lines, with a label before the first one."""
-    return textwrap.wrap(
-        text, width, initial_indent=f"{label:<{LABEL}}", subsequent_indent=" " * LABEL, break_on_hyphens=False, max_lines=most_lines,
-        placeholder=" ...",
-    )  # fmt: skip
+    head = f"{label:<{LABEL}}"
+    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * LABEL, break_on_hyphens=False)
 
 
 def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -159,9 +156,6 @@ def _measurements(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "seeding", f"same seed, {same} episode{differ[reset['seeds_differ']]}"
     if (step := facts.get("step")) and step["calls"]:
         yield "step", _time(step)
-    if render := facts.get("render"):
-        fps = f" at {render['fps']:g} frames/s" if render["fps"] else ""
-        yield "video", f"rgb_array{fps}" if "rgb_array" in render["modes"] else "none: no render mode rgb_array"
     if rows := facts.get("vectorizers"):
         yield "steps/s", _vectors(rows)
     if training := facts.get("training"):
@@ -172,10 +166,8 @@ def _seen(observation: Mapping[str, Any]) -> str:
     parts = [p for p in observation.get("parts", []) if p["max"] is not None]
     if not parts:
         return ""
-    infinite = max(p["infinite_share"] for p in parts)
     pictures = [p["path"] for p in parts if p["picture"]]
     text = f"; seen {min(p['min'] for p in parts):.4g} to {max(p['max'] for p in parts):.4g}"
-    text += f", not finite in {infinite:.1%} of the steps" if infinite else ""
     return text + (f"; a picture{': ' if any(pictures) else ''}{', '.join(pictures)}" if pictures else "")
 
 
@@ -194,11 +186,10 @@ def _lengths(episodes: Mapping[str, Any]) -> str:
 
 
 def _time(times: Mapping[str, Any]) -> str:
-    """The mean, and the usual spread; the longest where it is far outside of that and counts."""
+    """The mean and the spread; the longest where it is far outside of that and counts."""
     mean, p95, longest = times["mean_s"], times["p95_s"], times["max_s"]
     rare = f", one took {duration(longest)}" if longest > 10 * p95 and longest > 0.01 * mean * times["calls"] else ""
-    usual = f", usually {duration(times['median_s'])}" if mean > 1.5 * times["median_s"] else ""
-    return f"{duration(mean)} on average{usual} ({duration(times['p5_s'])} to {duration(p95)}{rare})"
+    return f"{duration(mean)} on average ({duration(times['p5_s'])} to {duration(p95)}{rare})"
 
 
 def _vectors(rows: Sequence[Mapping[str, Any]]) -> str:

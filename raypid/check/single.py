@@ -3,56 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from typing import Any
 
 import gymnasium
 
-from raypid.envs import EnvSpec, VectorEnv, make_vector
-from raypid.envs.creators import CONFIG_NAMES, call, make_env, single_parameter, wrap
-from raypid.envs.gym_vector import close_vector
-from raypid.envs.make import check
+from raypid.envs import EnvSpec, VectorEnv, make_vector, resolve
 from raypid.envs.observation_checks import from_tree, to_tree
+from raypid.envs.python_vector import PythonVector
 from raypid.types import Tree, tree_map
 
-_LIMIT = "_max_episode_steps"
-"""Where Gymnasium's TimeLimit has its limit."""
 
+def made_alone(spec: EnvSpec) -> tuple[Any, float]:
+    """Make one environment with the wrappers of `spec`, as a gymnasium.Env whose outermost time limit is taken off.
 
-def made_alone(spec: EnvSpec) -> Any:
-    """Make one environment with the wrappers of `spec`, as a gymnasium.Env.
+    Returns:
+        The environment and its limit in steps, infinite where there is none.
 
     Raises:
-        EnvError: it cannot be made, or is none.
+        EnvError: it cannot be made, is none, or has a space that is not supported.
     """
-    spec = replace(spec, num_envs=1)
-    resolved, vectorizer = check(spec)
-    if resolved.kind == "function":
-        made = call(resolved.creator, spec, 0, num_envs=1)
-        if not isinstance(made, gymnasium.vector.VectorEnv):
-            return wrap(made, spec, resolved)
-        close_vector(made)
-        # a function without the parameter num_envs says how many
-        spec, vectorizer = replace(spec, num_envs=made.num_envs), "native"
-    elif resolved.kind == "gym" and vectorizer == "native":
-        vectorizer = "auto"
-    if vectorizer in ("native", "envpool"):
-        return AsOne(make_vector(replace(spec, vectorizer=vectorizer)), spec.time_limit)
-    return make_env(spec, resolved, 0)
-
-
-def takes_all_as_dict(spec: EnvSpec) -> str:
-    """The parameter that was given all of an empty env_config at once, though its name does not say that it is a dict; "" if none."""
-    resolved = check(replace(spec, num_envs=1))[0]
-    if resolved.kind not in ("class", "function") or spec.env_config:
-        return ""
-    single = single_parameter(resolved.creator)
-    known = (*CONFIG_NAMES, "args", "num_envs", "worker_index", "stream_index")
-    return single.name if single is not None and single.name not in known else ""
+    own = resolve(spec.env).kind in ("function", "envpool", "vector_class")
+    vector = make_vector(replace(spec, num_envs=1, vectorizer="auto" if own else "sync"))
+    if isinstance(vector, PythonVector):
+        return vector.envs[0], vector.time_limit
+    return AsOne(vector, spec.time_limit), math.inf
 
 
 class AsOne(gymnasium.Env[Any, Any]):
-    """The first stream of a vector; others, if it cannot be made with one, do the same."""
+    """A vector of one stream."""
 
     def __init__(self, vector: VectorEnv, time_limit: int | None) -> None:
         self.vector = vector
@@ -63,12 +43,11 @@ class AsOne(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = vector.observation_space, vector.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self._own(self.vector.reset(None if seed is None else [seed] * self.vector.num_envs)), {}
+        return self._own(self.vector.reset(None if seed is None else [seed])), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        step = self.vector.step(to_tree(self.action_space, [action] * self.vector.num_envs))
-        final = step.final if step.final is not None and 0 in step.final[0] else None
-        obs = step.obs if final is None else final[1]
+        step = self.vector.step(to_tree(self.action_space, [action]))
+        obs = step.obs if step.final is None else step.final[1]
         info = dict(step.infos.get(0, {}))
         return self._own(obs), float(step.reward[0]), bool(step.terminated[0]), bool(step.truncated[0]), info
 
@@ -79,9 +58,9 @@ class AsOne(gymnasium.Env[Any, Any]):
         self.vector.close()
 
 
-def time_limit_of(env: Any) -> int | None:
-    """The steps after which a wrapper, or the vector around it, cuts episodes."""
+def inner_limit(env: Any) -> int | None:
+    """The steps after which a wrapper inside, or the vector around it, cuts episodes."""
     frames = (getattr(env.spec, "kwargs", None) or {}).get("max_num_frames_per_episode")
     if isinstance(frames, int):  # of ALE
         return frames // 4
-    return env.get_wrapper_attr(_LIMIT) if env.has_wrapper_attr(_LIMIT) else None
+    return env.get_wrapper_attr("_max_episode_steps") if env.has_wrapper_attr("_max_episode_steps") else None

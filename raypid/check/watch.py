@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import gymnasium
 import numpy as np
 
 from raypid.envs.observation_checks import ObservationError, ObservationPart
+from raypid.errors import shorten
 from raypid.nn.catalog import PLAIN, bound_of, is_picture
-from raypid.spaces import Space, is_nested, members
+from raypid.spaces import Space
 from raypid.types import Array
 
 MANY = 20_000
@@ -39,14 +39,13 @@ class ObservedPart:
         try:
             value = part.reach(obs)
             array = part.fit(value, part.shape)
+            self.dtypes.add(str(array.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__)
+            if array.size > MANY and self.num_looks % 10 != 1:
+                return None
+            self.num_infinite += part.is_float and not np.isfinite(array).all()
+            part.check(array[None])
         except ObservationError as error:
             return f"misfit {part.path}", str(error)
-        self.dtypes.add(str(array.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value).__name__)
-        if array.size > MANY and self.num_looks % 10 != 1:
-            return None
-        if wrong := part.wrong_value(array[None]):
-            self.num_infinite += part.is_float
-            return f"value {part.path}", f"{wrong[1]}."
         self.low, self.high = np.minimum(self.low, array), np.maximum(self.high, array)
         self.sum += array
         self.squares += np.square(array, dtype=float)
@@ -98,18 +97,5 @@ def quantiles(seconds: Array) -> dict[str, float | None]:
 
 
 def words(space: Space) -> str:
-    """A space in few words."""
-    if isinstance(space, gymnasium.spaces.Box):
-        return f"Box{space.shape} {space.dtype}, {_bounds(space)}"
-    if is_nested(space):
-        inner = [f"{key}: {words(part)}" for key, part in members(space)]
-        return f"{type(space).__name__}({'; '.join(inner)})"
-    text = str(space)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _bounds(space: gymnasium.spaces.Box) -> str:
-    low, high = np.unique(space.low), np.unique(space.high)
-    if not space.low.size:
-        return "empty"
-    return f"{low[0]:.4g} to {high[0]:.4g}" if low.size == high.size == 1 else "bounds differ"
+    """A space as Gymnasium writes it, without the end of a long one."""
+    return shorten(str(space), 80)

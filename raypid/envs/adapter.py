@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from raypid.envs.errors import EnvError
-from raypid.envs.results import RESET, STEP, fits, misfit_text
+from raypid.envs.results import RESET, STEP, fits, misfit
 
 
 class OBSERVATION(NamedTuple):
@@ -36,8 +35,8 @@ class Adapted(gymnasium.Env[Any, Any]):
     `reset` may lack `seed`; then `seed(n)` is called before it, if there is one. Both methods may return OBSERVATION.
     """
 
-    def __init__(self, env: Any, name: str) -> None:
-        self.env, self.name = env, name
+    def __init__(self, env: Any) -> None:
+        self.env = env
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.render_mode = getattr(env, "render_mode", None)
         self._takes_seed = takes(env.reset, "seed")
@@ -51,15 +50,15 @@ class Adapted(gymnasium.Env[Any, Any]):
             result = self.env.reset()
         if isinstance(result, OBSERVATION):
             return result.observation, dict(result.info)
-        if type(result) is tuple and len(result) == 2 and isinstance(result[1], Mapping):
+        if fits(result, RESET) and isinstance(result[1], Mapping):
             return result[0], dict(result[1])
-        raise EnvError(f"Environment {self.name}: {misfit_text(result, RESET, adapted=True)}")
+        raise misfit(result, RESET, adapted=True)
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
         if fits(result, STEP):
             return tuple(result)
-        raise EnvError(f"Environment {self.name}: {misfit_text(result, STEP, adapted=True)}")
+        raise misfit(result, STEP, adapted=True)
 
     def render(self) -> Any:
         return self.env.render()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 import multiprocessing
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,15 +27,13 @@ from raypid.envs.env_spec import EnvSpec
 from raypid.envs.errors import HEAD, EnvError, is_users, reraise_ours, user_traceback
 from raypid.envs.foreign import refuse
 from raypid.envs.gym_vector import AnyVector, GymVector, close_vector
-from raypid.envs.ids import text_of
+from raypid.envs.ids import brought_by
 from raypid.envs.python_vector import PythonVector
 from raypid.envs.quiet import quiet, quiet_mujoco
 from raypid.envs.resolve import GYM, Resolved, resolve
 from raypid.envs.vector import PythonEnv
 from raypid.envs.wrappers import ActionRepeat, InProcess
 from raypid.plugins.arguments import arguments
-from raypid.plugins.extras import install_command
-from raypid.plugins.registry import did_you_mean
 from raypid.spaces import SpaceError
 
 CONFIG_NAMES = ("config", "env_config", "cfg")
@@ -72,7 +69,7 @@ def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     Raises:
         EnvError: its constructor raised, or did not return an environment.
     """
-    with quiet(), _making(spec, resolved):
+    with quiet(), _making(resolved.name):
         quiet_mujoco()
         made = _make_gym(spec, resolved, stream) if resolved.kind in GYM else call(resolved.creator, spec, stream)
         env = wrap(made, spec, resolved)
@@ -95,7 +92,7 @@ def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
             "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
         )
     if not isinstance(env, gymnasium.Env) or not takes(env.reset, "seed"):
-        env = Adapted(env, resolved.name)
+        env = Adapted(env)
     if spec.time_limit is not None and (resolved.kind not in GYM or _with_atari(spec, resolved)):
         env = gymnasium.wrappers.TimeLimit(env, spec.time_limit)
     if spec.action_repeat > 1:
@@ -114,7 +111,8 @@ def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object)
     names = parameters(target)
     indices = {"worker_index": spec.worker_index, "stream_index": stream, **more}
     offered = {**indices, **spec.args}
-    single = single_parameter(target)
+    needed = required(target)
+    single = needed[0] if len(needed) == 1 else None
     if single is not None and single.name == "args" and inspect.isclass(target):
         args = arguments(target, target.__qualname__, "env_config", spec.env_config, offered)
         made: Any = target
@@ -132,12 +130,6 @@ def _with_named(offered: Mapping[str, object], target: Callable[..., Any], spec:
     return {**{k: v for k, v in offered.items() if k in names}, **spec.env_config}
 
 
-def single_parameter(target: Callable[..., object]) -> inspect.Parameter | None:
-    """Return the positional parameter without a default, if a callable has exactly one."""
-    needed = required(target)
-    return needed[0] if len(needed) == 1 else None
-
-
 def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
     """Return a Gymnasium entry point: a callable, or "module:name" to import."""
     assert entry is not None
@@ -146,7 +138,7 @@ def load(entry: str | Callable[..., Any] | None) -> Callable[..., Any]:
 
 def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVector | GymVector:
     """Make the vector that `vectorizer` names ("auto": a loop that may turn to threads)."""
-    with quiet(), _making(spec, resolved):
+    with quiet(), _making(resolved.name):
         own = {"async": _async_vector, "envpool": _envpool_vector, "ale": _ale_vector}.get(vectorizer)
         if own is not None:
             return own(spec, resolved)
@@ -165,40 +157,17 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
         return PythonVector(spec, resolved.name, partial(make_env, spec, resolved), vectorizer, first)
 
 
-_LACKED = {"box2d": "box2d", "mujoco": "mujoco", "opencv": "atari", "cv2": "atari", "pygame": "video", "jax": "jax"}
-"""What Gymnasium calls a package that it lacks -> the extra that brings it."""
-
-
 @contextmanager
-def _making(spec: EnvSpec, resolved: Resolved) -> Iterator[None]:
-    name = resolved.name
+def _making(name: str) -> Iterator[None]:
+    """Say of which environment an error of its constructor is."""
     try:
         yield
     except SpaceError as error:
         raise EnvError(f"Environment {name}: {error}") from None
-    except gymnasium.error.DependencyNotInstalled as error:
-        extra = next((extra for word, extra in _LACKED.items() if word in str(error).lower()), None)
-        advice = install_command(extra) if extra else str(error)
-        raise EnvError(f"Environment {name!r} lacks a package: {advice}") from error
     except BaseException as error:
         reraise_ours(error)
         theirs = f"{HEAD}{user_traceback()}\nraypid: " if is_users(error) else ""
-        raise EnvError(
-            f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}{_of_config(error, spec, resolved)}"
-        ) from error
-
-
-def _of_config(error: BaseException, spec: EnvSpec, resolved: Resolved) -> str:
-    """What an error of a constructor has to do with env_config, as the end of a message: a key that it lacks, or does not take."""
-    if isinstance(error, KeyError) and is_users(error) and len(error.args) == 1 and isinstance(error.args[0], str):
-        return f'. If it is a key of env_config, give it: env_config={{"{error.args[0]}": ...}}.'
-    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error)) if isinstance(error, TypeError) else None
-    if unknown is None or unknown[1] not in spec.env_config:
-        return ""
-    target = load(gymnasium.registry[resolved.name].entry_point) if resolved.kind in GYM else resolved.creator
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    takes = [name for name, p in parameters(target).items() if p.kind in kinds]
-    return f". {unknown[1]!r} is a key of env_config, which takes what the constructor takes.{did_you_mean(unknown[1], takes)}"
+        raise EnvError(f"{theirs}Environment {name!r} could not be made: {type(error).__name__}: {error}") from error
 
 
 def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
@@ -212,8 +181,10 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
     elif spec.time_limit is not None:
         config["max_episode_steps"] = spec.time_limit
     env: gymnasium.Env[object, object] = gymnasium.make(resolved.name, disable_env_checker=True, **config)
-    if (text := text_of(resolved.name)) and isinstance(env.observation_space, gymnasium.spaces.Dict):
-        env = gymnasium.wrappers.FilterObservation(env, [key for key in env.observation_space if key not in text])
+    package = brought_by(resolved.name)
+    if package and package.left_out and isinstance(env.observation_space, gymnasium.spaces.Dict):
+        kept = [key for key in env.observation_space if key not in package.left_out]
+        env = gymnasium.wrappers.FilterObservation(env, kept)
     if _with_atari(spec, resolved):
         env = gymnasium.wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, screen_size=84, grayscale_obs=True)
     return env
@@ -229,11 +200,6 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     offered = {"autoreset_mode": AutoresetMode.NEXT_STEP, "worker_index": spec.worker_index}
     config = _with_named(offered, creator, spec)
     if spec.time_limit is not None:
-        if "max_episode_steps" not in parameters(creator):
-            raise EnvError(
-                f"Environment {resolved.name!r} takes no max_episode_steps, so time_limit={spec.time_limit} cannot "
-                "be passed to it; leave time_limit out."
-            )
         config["max_episode_steps"] = spec.time_limit
     if own:
         make = partial(creator, num_envs=spec.num_envs, **config)
@@ -245,18 +211,13 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
 
 def _made_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str, env: AnyVector) -> GymVector:
     """The vector that a function has made, which it will make again where that one raises."""
-    problem = ""
-    if vectorizer not in ("auto", "native"):
-        problem = f"vectorizer {vectorizer!r} needs single environments"
-    elif spec.action_repeat > 1 or spec.wrappers or spec.time_limit is not None:
-        problem = "action_repeat, wrappers and time_limit need single environments"
-    elif env.num_envs != spec.num_envs:
-        problem = (
-            f"it holds {env.num_envs} streams, but num_envs is {spec.num_envs}; a parameter num_envs would receive it"
-        )
-    if problem:
+    needs_single = vectorizer not in ("auto", "native") or spec.action_repeat > 1 or spec.wrappers
+    if needs_single or spec.time_limit is not None or env.num_envs != spec.num_envs:
         close_vector(env)
-        raise EnvError(f"Environment {resolved.name!r} gave a vector of environments: {problem}.")
+        raise EnvError(
+            f"Environment {resolved.name!r} gave a vector of {env.num_envs} environments, where num_envs is {spec.num_envs} (a parameter "
+            "num_envs would receive it). A vector takes vectorizer auto or native, and neither action_repeat, wrappers nor time_limit."
+        )
     seeding = list if isinstance(env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else itemgetter(0)
     again = partial(call, resolved.creator, spec, 0, num_envs=spec.num_envs)
     return GymVector(spec, resolved.name, "native", again, seeding=seeding, first=env)
@@ -309,15 +270,16 @@ class ProcessVector(AsyncVectorEnv):
         errors = sorted((self.error_queue.get() for success in successes if not success), key=itemgetter(0))
         for stream, *_ in errors:
             self.parent_pipes[stream].close()
-        if errors:
+        for stream, _, error, *_ in errors:
             self._state = AsyncState.DEFAULT
-            raise errors[0][2]
+            error.row = stream
+            raise error
 
 
 def _make_in_process(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
     if multiprocessing.current_process().daemon:  # one of the vector's processes
         end_by_parent()
-    return InProcess(make_env(spec, resolved, stream), stream)
+    return InProcess(make_env(spec, resolved, stream))
 
 
 def _async_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:

@@ -26,6 +26,8 @@ class EnvError(UserError):
     """
 
     has_traceback = True
+    row: int | None = None
+    """The stream at fault, if one is."""
 
 
 class ImportFailed(EnvError):
@@ -35,8 +37,6 @@ class ImportFailed(EnvError):
 def import_failed(name: str, module: str, error: BaseException) -> ImportFailed:
     """Describe an error of importing the module of environment `name`: by the user's line where one is enough, else by the traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_IMPORTING)]
-    if isinstance(error, SyntaxError) and error.filename:
-        return ImportFailed(f"{relative(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
     if isinstance(error, ModuleNotFoundError) and error.name:
         theirs = [f for f in frames if "site-packages" not in f.filename]
         place = f"{relative(theirs[-1].filename)}:{theirs[-1].lineno}" if theirs else f"Environment {name!r}: {module}"
@@ -62,9 +62,10 @@ def reraise_signal(error: BaseException) -> None:
         raise error
 
 
-def reraise_ours(error: BaseException) -> None:
-    """Raise `error` again if a signal raised it, or if it says already what is wrong with the environment."""
+def reraise_ours(error: BaseException, stream: int | None = None) -> None:
+    """Raise `error` of stream `stream` again if a signal raised it, or if it says already what is wrong with the environment."""
     if isinstance(error, EnvError):
+        error.row = stream if error.row is None else error.row
         raise error
     reraise_signal(error)
 

@@ -56,11 +56,6 @@ class GymVector(VectorEnv):
         super().__init__(spec, name)
         self._make, self.vectorizer, self._seeding, self._unstack = make, vectorizer, seeding, unstack
         self._env: AnyVector = first if first is not None else self._new(stream_seeds(spec))
-        self._arrays = gymnasium.vector.VectorEnv[Any, Any, Array]()
-        """Merges infos into arrays as the vector itself would."""
-        self._arrays.num_envs = self.num_envs
-        self._infos: dict[int, Info] = {}
-        """Stream -> info as the environment gave it, of those vectors of Gymnasium that have such infos (`_add_info`)."""
         self._seeded = seeding is None  # making it twice costs time
         self._closed = False
         try:
@@ -93,10 +88,8 @@ class GymVector(VectorEnv):
 
     def _step(self, action: Tree) -> Step:
         batch = from_tree(self.action_space, action)
-        self._infos = {}
         try:
             obs, rewards, terminations, truncations, infos = self._env.step(batch)
-            given, self._infos = self._infos, {}  # a reset may follow
             arrays = self._batch(obs)
             terminated, truncated = np.array(terminations, np.bool_), np.array(truncations, np.bool_)
             first, final = terminated | truncated, None
@@ -115,7 +108,7 @@ class GymVector(VectorEnv):
         else:
             ends, valid = first, np.ones(self.num_envs, np.bool_)
         obs = self._checked(arrays)
-        ended = {b: self._info(infos, given, b) for b in ends.nonzero()[0].tolist()}
+        ended = {b: self._info(infos, b) for b in ends.nonzero()[0].tolist()}
         return Step(obs, reward, terminated, truncated, valid, first, final, ended)
 
     def close(self) -> None:
@@ -124,43 +117,31 @@ class GymVector(VectorEnv):
             self._closed = True
 
     def _look_inside(self) -> None:
-        """Take over two things of Gymnasium's own vectors: how infos are merged into arrays, which fails where shapes differ or keys are
-        no strings; and in this process the environments' steps, to say what is wrong with a reward."""
+        """Take over two things of Gymnasium's own vectors: infos stay as the environments give them, since merging them into arrays fails
+        where shapes differ; and in this process the environments' steps are checked, to say what is wrong with a reward."""
         inner: Any = getattr(self._env, "unwrapped", None)
-        if getattr(type(inner), "_add_info", None) is gymnasium.vector.VectorEnv._add_info:
+        is_whole = inner is self._env  # no wrapper around it expects arrays
+        if is_whole and getattr(type(inner), "_add_info", None) is gymnasium.vector.VectorEnv._add_info:
             inner._add_info = self._add_info
         if isinstance(inner, SyncVectorEnv):
             for stream, env in enumerate(inner.envs):
                 env.step = partial(checked_step, env.step, stream)  # type: ignore[method-assign]
 
-    def _add_info(self, infos: Info, info: Mapping[str, object] | Parcel, stream: int) -> Info:
-        """Keep the info of an environment; for wrappers around the vector, also merge the entries that can be into arrays."""
-        info, earlier = opened(info, self._name), self._infos.get(stream, {})
-        self._infos[stream] = {**info, **earlier}  # of SAME_STEP resets the final info comes first
-        if self._env.unwrapped is not self._env or self._mode is AutoresetMode.SAME_STEP:
-            for key, value in info.items():
-                if key not in earlier:
-                    with suppress(Exception):
-                        self._arrays._add_info(infos, {key: value}, stream)
+    def _add_info(self, infos: dict[int, Info], info: Mapping[str, object] | Parcel, stream: int) -> dict[int, Info]:
+        """Keep the info of an environment by its stream. With SAME_STEP resets, the last one of an episode comes first."""
+        infos[stream] = {**opened(info, self._name), **infos.get(stream, {})}
         return infos
 
-    def _info(self, infos: object, given: Mapping[int, Info], stream: int) -> Info:
-        """Return the info of a stream whose episode has ended.
-
-        Args:
-            infos: what the vector returned.
-            given: the infos of the same step that `_add_info` has kept.
-        """
-        info = dict(given.get(stream, {}))
-        if not info or self._env.unwrapped is not self._env:
-            info |= stream_info(infos, stream, self.num_envs)
+    def _info(self, infos: Any, stream: int) -> Info:
+        """Return the info of a stream whose episode has ended, out of what the vector returned."""
+        is_kept = isinstance(infos, dict) and stream in infos
+        info: Info = infos[stream] if is_kept else stream_info(infos, stream, self.num_envs)
         if self._mode is AutoresetMode.SAME_STEP:
-            info.pop("final_obs", None)
-            final = info.pop("final_info", None)
-            info = dict(final) if isinstance(final, Mapping) else info
+            final = info.get("final_info")
+            info = dict(final) if isinstance(final, Mapping) else {k: v for k, v in info.items() if k != "final_obs"}
         return info
 
-    def _same_step(self, arrays: list[Array], ended: Array, infos: Mapping[str, object]) -> tuple[Array, Tree]:
+    def _same_step(self, arrays: list[Array], ended: Array, infos: Mapping[Any, Any]) -> tuple[Array, Tree]:
         """Take out the true last observations of ended streams; `arrays` then have those of their new episodes."""
         streams = np.flatnonzero(ended)
         if self._mode is AutoresetMode.DISABLED:
@@ -169,10 +150,14 @@ class GymVector(VectorEnv):
             for array, fresh in zip(arrays, self._batch(obs)):
                 array[streams] = fresh[streams]
         else:
-            if "final_obs" not in infos:
-                raise EnvError(f'{self._where()}: environments with SAME_STEP resets must give infos["final_obs"].')
-            rows = [row_of(infos["final_obs"], stream) for stream in streams.tolist()]
-            with self._located(streams, 'in infos["final_obs"] '):
+            try:
+                rows = [
+                    infos[b]["final_obs"] if b in infos else row_of(infos["final_obs"], b) for b in streams.tolist()
+                ]
+            except KeyError:
+                text = 'environments with SAME_STEP resets must give infos["final_obs"].'
+                raise EnvError(f"{self._where()}: {text}") from None
+            with self._located(streams):
                 last = self._layout.stack([row_of(row, 0) for row in rows] if self._unstack else rows)
         with self._located(streams):
             return streams, self._checked(last)

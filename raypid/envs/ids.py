@@ -22,11 +22,6 @@ class Package:
     left_out: tuple[str, ...] = ()
     """Parts of its Dict observations that are text, which no policy here reads."""
 
-    def is_called(self, name: str) -> bool:
-        """Tell whether a name is that of the package itself."""
-        plain = [text.replace("_", "-").lower() for text in (self.module.partition(".")[0], self.package, name)]
-        return plain[-1] in plain[:-1]
-
 
 PACKAGES = (
     Package("minigrid", "minigrid", r"(MiniGrid|BabyAI)-", "MiniGrid-Empty-5x5-v0", ("mission",)),
@@ -63,11 +58,6 @@ _OLD = {
         "needs mujoco_py, which is not maintained: take '{robot}-v5' (rewards and observations differ a little) or '{robot}-v4'.",
 }  # fmt: skip
 """Pattern of ids that cannot be made any more, or that old Gym had -> what to take."""
-_GAMES = frozenset({
-    "Asteroids", "Assault", "BeamRider", "Boxing", "Breakout", "Enduro", "Freeway", "MontezumaRevenge", "MsPacman", "Pong", "Qbert",
-    "Seaquest", "SpaceInvaders",
-})  # fmt: skip
-"""Games that are known without ALE."""
 
 
 def bare(name: str) -> str:
@@ -76,13 +66,8 @@ def bare(name: str) -> str:
 
 
 def brought_by(name: str) -> Package | None:
-    """The package that registers an id, or that is itself called so."""
-    return next((package for package in PACKAGES if re.match(package.ids, name) or package.is_called(name)), None)
-
-
-def text_of(name: str) -> tuple[str, ...]:
-    """Parts of an environment's Dict observations that are text."""
-    return next((package.left_out for package in PACKAGES if re.match(package.ids, name)), ())
+    """The package that registers an id."""
+    return next((package for package in PACKAGES if re.match(package.ids, name)), None)
 
 
 def gone(name: str) -> str | None:
@@ -97,6 +82,6 @@ def _is_made(name: str, atari: str = "", robot: str = "", game: str = "") -> boo
     """Whether an id that looks old is one that Gymnasium still makes, or that is nobody's game."""
     entry = getattr(gymnasium.registry.get(name), "entry_point", None)
     if atari:
-        is_old = str(entry).startswith("ale_py") or atari in _GAMES or f"ALE/{atari}-v5" in gymnasium.registry
-        return not is_old
+        has_suffix = not name.startswith(f"{atari}-v")
+        return not (has_suffix or str(entry).startswith("ale_py") or f"ALE/{atari}-v5" in gymnasium.registry)
     return bool(robot) and not callable(entry)

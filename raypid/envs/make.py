@@ -222,11 +222,9 @@ def choose_vectorizer(spec: EnvSpec, resolved: Resolved) -> str:
     elif wrapped and (own or asked in ("ale", "native")):
         problem = f"{wrapped} needs Python environments, but {name!r} would step as one vector: leave it out, or take another vectorizer."
     elif asked not in possible:
-        others = "envpool steps ids like 'envpool:Pong-v5', ale 'ALE/Pong-v5' unless atari is False"
-        problem = f"vectorizer {asked!r} cannot step {name!r}: take {', '.join(possible)}; {others}."
+        problem = f"vectorizer {asked!r} cannot step {name!r}: take {', '.join(possible)}."
     elif asked == "processes" and spec.num_envs > 1 and (spec.num_threads < 2 or not hasattr(os, "fork")):
-        why = "this worker has 1 (num_cpus_per_worker)" if hasattr(os, "fork") else "this system cannot fork"
-        problem = f"vectorizer 'processes' needs two cores or more and os.fork, but {why}. Take auto, sync or async."
+        problem = "vectorizer 'processes' needs two cores or more (num_cpus_per_worker) and os.fork. Take auto, sync or async."
     if problem:
         raise EnvError(problem)
     if own or wrapped or asked != "auto":

@@ -21,10 +21,10 @@ from raypid.types import Array, Tree
 class ObservationError(EnvError):
     """An observation, or another result of an environment, that does not fit; the vector adds environment, stream and step."""
 
-    def __init__(self, text: str, row: int | None = None) -> None:
-        super().__init__(text)
-        self.row = row
-        """Which one of those given is at fault, if one is."""
+    def __init__(self, text: str, row: int | None = None, advice: str = "") -> None:
+        super().__init__(f"{text} {advice}".rstrip())
+        self.row, self.text, self.advice = row, text, advice
+        """What is wrong, and what to do; the message has both."""
 
 
 class ObservationPart:
@@ -57,20 +57,21 @@ class ObservationPart:
         """
         try:
             array: Array = np.asarray(value)
-        except ValueError as error:
-            raise ObservationError(f"{self.label} is no array ({error}); {self.wanted(shape)}.") from error
-        if array.dtype.kind in "OUS" and array.ndim == 0:
-            raise ObservationError(f"{self.label} is {shown(value)}; {self.wanted(shape)}.")
-        if array.shape != shape:
-            raise ObservationError(f"{self.label} has shape {array.shape}; {self.wanted(shape)}.")
-        kind = array.dtype.kind
-        if kind not in "biuf" or (kind == "f" and not self.is_float):
-            raise ObservationError(f"{self.label} has dtype {array.dtype}; {self.wanted(shape)}.")
-        if kind in "iu" and self.dtype.kind in "iu" and array.dtype != self.dtype and array.size:
-            limits = np.iinfo(self.dtype)
-            if array.min() < limits.min or array.max() > limits.max:
-                raise ObservationError(f"{self.label} holds {array.min()} to {array.max()}; {self.wanted(shape)}.")
-        return array
+        except ValueError:  # such as lists of several lengths
+            array = np.array(None)
+        kind, are_whole = array.dtype.kind, array.dtype.kind in "iu" and self.dtype.kind in "iu"
+        if kind in "OUS" and array.ndim == 0:
+            what = f"is {shown(value)}"
+        elif array.shape != shape:
+            what = f"has shape {array.shape}"
+        elif kind not in "biuf" or (kind == "f" and not self.is_float):
+            what = f"has dtype {array.dtype}"
+        elif are_whole and array.dtype != self.dtype and (array.astype(self.dtype) != array).any():
+            what = f"holds {array.min()} to {array.max()}"
+        else:
+            return array
+        wanted = f"its space {self.space} asks for shape {shape} and dtype {self.dtype}"
+        raise ObservationError(f"{self.label} {what}; {wanted}.")
 
     def beyond(self, array: Array) -> Array:
         """Mark the elements outside of the bounds; floats may leave them by a rounding error."""
@@ -81,37 +82,38 @@ class ObservationPart:
         bad: Array = (array < low) | (array > high)
         return bad
 
-    def wrong_value(self, array: Array) -> tuple[int, str] | None:
-        """Row and text of the first element of [B, *] that is not finite, or not in its discrete space; None if there is none."""
+    def check(self, array: Array) -> None:
+        """Check values [B, *].
+
+        Raises:
+            ObservationError: an element is not finite, or not in its discrete space.
+        """
         if self.is_float:
             # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
             # sorted out below
             if math.isfinite(np.vdot(array, array)):
-                return None
+                return
             bad, what = ~np.isfinite(array), "is not finite"
         elif not self.is_box:
             bad, what = self.beyond(array), f"is outside its space {self.space}"
         else:
-            return None
-        if not bad.any():
-            return None
-        row, place, at = first_place(bad)
-        return row, f"{self.label} {what}: {array[row][place]}{at}"
+            return
+        if bad.any():
+            row, place, at = first_place(bad)
+            text = f"{self.label} {what}: {array[row][place]}{at}. Observation space: {self.space}."
+            raise ObservationError(text, row)
 
-    def beyond_bounds(self, array: Array, when: str = "") -> tuple[int, str] | None:
+    def beyond_bounds(self, array: Array) -> tuple[int, str] | None:
         """Row and text of the first element of [B, *] that is beyond the bounds of its Box; None if there is none."""
         if not self.is_box or not (bad := self.beyond(array)).any():
             return None
         row, place, at = first_place(bad)
         bounds = f"outside its bounds [{self.low[place]:.6g}, {self.high[place]:.6g}]"
-        return row, f"{self.label}{when} is {array[row][place]:.6g}{at}, {bounds}"
+        return row, f"{self.label} is {array[row][place]:.6g}{at}, {bounds}"
 
     @property
     def label(self) -> str:
         return f"the observation's part {self.path!r}" if self.path else "the observation"
-
-    def wanted(self, shape: tuple[int, ...]) -> str:
-        return f"its space {self.space} asks for shape {shape} and dtype {self.dtype}"
 
 
 class ObservationLayout:
@@ -168,12 +170,10 @@ class ObservationLayout:
             ObservationError: an element is not finite, or not in its space.
         """
         for part, array in zip(self.parts, arrays):
-            if found := part.wrong_value(array):
+            part.check(array)
+            if of_reset and (found := part.beyond_bounds(array)):
                 row, text = found
-                raise ObservationError(f"{text}. Observation space: {self.space}.", row)
-            if of_reset and (found := part.beyond_bounds(array, " of reset()")):
-                row, text = found
-                raise ObservationError(f"{text}; declare the bounds that hold, or infinite ones.", row)
+                raise ObservationError(f"after reset(), {text}; declare the bounds that hold, or infinite ones.", row)
 
 
 def first_place(bad: Array) -> tuple[int, tuple[int, ...], str]:

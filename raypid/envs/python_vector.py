@@ -126,14 +126,17 @@ class PythonVector(VectorEnv):
             self._pool.shutdown(wait=True)
             self._pool = None
         self._end_copies()
-        close_all(self.envs, self._name)
+        self._close(range(len(self.envs)))
         self.envs = []
+
+    def _close(self, part: range) -> None:
+        close_all(self.envs[part.start : part.stop], self._name)
 
     def _reset_one(self, stream: int, seed: int | None) -> object:
         try:
             return self.envs[stream].reset(seed=None if seed is None else int(seed))
         except BaseException as error:
-            reraise_ours(error)
+            reraise_ours(error, stream)
             return self._rebuild(stream)
 
     def _step_one(self, stream: int, action: object) -> object:
@@ -141,7 +144,7 @@ class PythonVector(VectorEnv):
         try:
             return env.reset() if self._ended[stream] else env.step(action)
         except BaseException as error:
-            reraise_ours(error)
+            reraise_ours(error, stream)
             # as if the episode had ended before: this row holds a reset
             self._ended[stream] = True
             return self._rebuild(stream)
@@ -281,7 +284,7 @@ class PythonVector(VectorEnv):
     def _fork(self) -> None:
         """Copy this process, with its environments as they are, once for each part but the first."""
         for i, part in enumerate(self._split[1:], 1):
-            self._copies[i] = Forked(partial(self._serve, part), partial(self._close_part, part))
+            self._copies[i] = Forked(partial(self._serve, part), partial(self._close, part))
 
     def _serve(
         self, part: range, num_steps: int, name: str, arguments: Sequence[object], ended: Sequence[bool]
@@ -293,10 +296,6 @@ class PythonVector(VectorEnv):
         results = [_to_send(getattr(self, name)(stream, argument)) for stream, argument in zip(part, arguments)]
         crashes, self._crashes = self._crashes, []
         return results, crashes, [(self._limits[stream], self._ended[stream]) for stream in part]
-
-    def _close_part(self, part: range) -> None:
-        """In a copy: close its environments, with what they have started there."""
-        close_all([self.envs[stream] for stream in part], self._name)
 
     def _send(self, call: Callable[[int, Argument], object], arguments: Sequence[Argument]) -> None:
         """Let each copy make the calls for its part."""

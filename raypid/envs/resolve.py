@@ -20,7 +20,7 @@ from gymnasium.envs import registration
 
 from raypid.envs.adapter import required
 from raypid.envs.errors import EnvError, import_failed, relative
-from raypid.envs.foreign import refuse, refuse_name
+from raypid.envs.foreign import refuse
 from raypid.envs.ids import PACKAGES, bare, brought_by, gone
 from raypid.envs.quiet import quiet
 from raypid.errors import UserError, listed
@@ -137,10 +137,8 @@ def _resolve_name(name: str) -> Resolved:
         return _resolve_name(entry) if isinstance(entry, str) else _resolve_object(entry, name)
     if names_file(name):
         return _resolve_file(name)
-    if name not in gymnasium.registry:
-        refuse_name(name)
     if name.startswith("ALE/"):
-        require("ale_py", name)
+        _require("ale_py", name)
     if name not in gymnasium.registry and ":" not in name:
         _register_from_package(name)
     if told := gone(name):
@@ -156,7 +154,7 @@ def _register_from_package(name: str) -> None:
     """Import the installed package that registers an id.
 
     Raises:
-        EnvError: it is not installed, or cannot be imported, or the name is that of the package itself.
+        EnvError: it is not installed, or cannot be imported.
     """
     brought = brought_by(name)
     if brought is None:
@@ -169,8 +167,6 @@ def _register_from_package(name: str) -> None:
             gymnasium.register_envs(importlib.import_module(brought.module))
     except Exception as error:
         raise import_failed(name, brought.module, error) from error
-    if brought.is_called(name):
-        raise EnvError(f"{name!r} is a package: name one of its environments, such as {brought.example!r}.")
 
 
 def _lies_here(module: str) -> bool:
@@ -182,12 +178,12 @@ def _lies_here(module: str) -> bool:
 
 def _resolve_gym(name: str) -> Resolved:
     if missing := missing_package(name):
-        require(missing[0], name)
+        raise _lacking(name, missing[0])
     return Resolved(name, "ale" if name.startswith("ALE/") else "gym")
 
 
 def _resolve_envpool(name: str) -> Resolved:
-    require("envpool", name)
+    _require("envpool", name)
     task = name.partition(":")[2]
     with quiet():
         import envpool
@@ -205,10 +201,7 @@ def _resolve_path(name: str) -> Resolved:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            if module_name in ("gym", "gymnasium"):
-                raise EnvError(f"Environment {name!r}: Gymnasium's ids stand by themselves, {attribute!r}.") from error
-            if brought_by(module_name) is not None or brought_by(attribute) is not None:
-                _register_from_package(attribute if brought_by(attribute) is not None else module_name)
+            _register_from_package(attribute)
             raise EnvError(
                 f"Environment {name!r}: there is no module {missing!r} on the path: run from its folder, or install it.{path_hint(missing)}"
             ) from error
@@ -295,12 +288,7 @@ def _resolve_object(target: object, name: str) -> Resolved:
     )
 
 
-def require(package: str, name: str) -> None:
-    """Check that `package` is installed.
-
-    Raises:
-        EnvError: it is missing; the text has the extra to install.
-    """
+def _require(package: str, name: str) -> None:
     if not installed(package):
         raise _lacking(name, package)
 
@@ -325,20 +313,12 @@ def _register_ale() -> None:
 
 
 def _unknown(name: str) -> EnvError:
-    """Say why a name is not a Gymnasium id: it is that of a file or of something in one, another version, or the nearest names."""
+    """Say what an unknown name may mean: a file or something in one, or the nearest ids in their newest versions."""
     module, _, attribute = name.rpartition(".")
     for path, within in ((name, ""), (module, attribute)):
         if os.path.isfile(file := f"{path.replace('.', '/')}.py"):
             meant = f"'{file}:{within}'" if within else f"{file!r}, or '{file}:Name' if it has several environments"
             return EnvError(f"Unknown environment {name!r}. Did you mean {meant}?")
-    try:
-        namespace, base, version = registration.parse_env_id(name)
-    except gymnasium.error.Error:
-        return EnvError(f"{name!r} is not an environment id.{_suggestion(name, list_envs())}")
-    newest = registration.find_highest_version(namespace, base)
-    if newest is not None and gone(full := registration.get_env_id(namespace, base, newest)) is None:
-        problem = "has no version" if version is None else "does not exist in this version"
-        return EnvError(f"Environment {name!r} {problem}; the newest is {full!r}.")
     return EnvError(f"Unknown environment {name!r}.{_suggestion(name, list_envs())}")
 
 

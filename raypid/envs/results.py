@@ -1,9 +1,9 @@
-"""What reset() and step() must return, in one sentence for all who call them: vectors, processes, adapters, check-env."""
+"""What reset() and step() must return: the one description that vectors, processes, adapters and check-env check by."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -28,8 +28,8 @@ def fits(result: object, count: int) -> bool:
     return isinstance(result, tuple) and len(result) == count
 
 
-def misfit(result: object, count: int, *, adapted: bool = False) -> tuple[str, str]:
-    """Say what is wrong with a result that does not fit, and what to write in its place ("" if nothing is known).
+def misfit(result: object, count: int, stream: int | None = None, *, adapted: bool = False) -> ObservationError:
+    """The error that a result does not fit.
 
     Args:
         count: `RESET` or `STEP`.
@@ -44,26 +44,22 @@ def misfit(result: object, count: int, *, adapted: bool = False) -> tuple[str, s
         advice = "Write: return obs, {}"
     call, parts, arguments = _WANTED[count]
     form = f"raypid.OBSERVATION{arguments}, or {parts}" if adapted else parts
-    return f"{call} must return {form} as Gymnasium's environments do; it returned {described(result)}.", advice
+    text = f"{call} must return {form} as Gymnasium's environments do; it returned {described(result)}."
+    return ObservationError(text, stream, advice)
 
 
-def misfit_text(result: object, count: int, *, adapted: bool = False) -> str:
-    """`misfit` as one text."""
-    return " ".join(filter(None, misfit(result, count, adapted=adapted)))
-
-
-def reset_obs(result: Any, stream: int) -> object:
+def reset_obs(result: Any, stream: int | None = None) -> object:
     """Return the observation of what reset() returned. Its info is not looked at.
 
     Raises:
         ObservationError: it is no tuple of 2.
     """
     if not fits(result, RESET):
-        raise ObservationError(misfit_text(result, RESET), stream)
+        raise misfit(result, RESET, stream)
     return result[0]
 
 
-def step_parts(result: Any, stream: int) -> tuple[object, object, bool, bool, Mapping[str, object] | Parcel]:
+def step_parts(result: Any, stream: int | None) -> tuple[object, object, bool, bool, Mapping[str, object] | Parcel]:
     """Take apart what step() returned: observation, reward as it was given, terminated, truncated, info.
 
     Raises:
@@ -71,74 +67,76 @@ def step_parts(result: Any, stream: int) -> tuple[object, object, bool, bool, Ma
     """
     # the usual case costs comparisons alone: this runs for each environment at each step
     if type(result) is not tuple or len(result) != STEP:
-        raise ObservationError(misfit_text(result, STEP), stream)
+        raise misfit(result, STEP, stream)
     obs, reward, terminated, truncated, info = result
     if type(terminated) is not bool:
-        terminated = _flag("terminated", terminated, stream)
+        terminated = flag(terminated, "terminated", stream)
     if type(truncated) is not bool:
-        truncated = _flag("truncated", truncated, stream)
-    if type(info) is not dict and not isinstance(info, (Mapping, Parcel)):
-        raise ObservationError(f"step() returned the info {shown(info)}; it must be a dict.", stream)
+        truncated = flag(truncated, "truncated", stream)
+    if type(info) is not dict:
+        check_info(info, "step", stream)
     return obs, reward, terminated, truncated, info
 
 
-def _flag(name: str, value: object, stream: int) -> bool:
-    meant = as_flag(value)
-    if meant is None:
-        raise ObservationError(f"step() returned {shown(value)} as {name}; it must be true or false.", stream)
-    return meant
+def flag(value: object, name: str, stream: int | None = None) -> bool:
+    """Convert what is meant as true or false: a bool, 0 or 1, or an array of one of these.
 
-
-def as_flag(value: object) -> bool | None:
-    """Convert what is meant as true or false: a bool, 0 or 1, or an array of one of these. None: it is something else."""
+    Raises:
+        ObservationError: it is something else.
+    """
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     with suppress(TypeError, ValueError, RuntimeError):
         array = np.asarray(value)
         if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
             return bool(array.item())
-    return None
+    raise ObservationError(f"step() returned {shown(value)} as {name}; it must be true or false.", stream)
 
 
-def judged_reward(reward: Any) -> tuple[float, str, str]:
-    """Return a reward, which is a finite number or an array of one, as (float, "", ""); or say what is wrong with it, and what to do:
-    (nan, "is None; it must be one number.", "")."""
-    if type(reward) is float and -_LARGEST <= reward <= _LARGEST:
-        return reward, "", ""
-    with suppress(TypeError, ValueError, RuntimeError):
-        array = np.asarray(reward)
-        if array.size == 1:
-            reward = array.item()
-    if isinstance(reward, (str, bytes)):
-        return math.nan, f"is text ({shown(reward)}); it must be one number.", ""
-    try:
-        value, number = float(reward), f"{float(reward):.3g}"
-    except OverflowError:
-        value, number = _LARGEST * 2, shown(reward)
-    except (TypeError, ValueError, RuntimeError):
-        advice = "Sum the components, and keep the parts in info, where a callback makes metrics of them."
-        return math.nan, f"is {shown(reward)}; it must be one number.", advice if hasattr(reward, "__len__") else ""
-    if not math.isfinite(value):
-        return value, f"is {value}; it must be finite.", ""
-    if abs(value) > _LARGEST:
-        advice = "Divide it in the environment; reward_scale would come too late."
-        return value, f"is {number}, beyond float32 (3.4e+38).", advice
-    return value, "", ""
+def check_info(info: object, method: str, stream: int | None = None) -> None:
+    """Check the info that reset() or step() returned.
+
+    Raises:
+        ObservationError: it is no dict.
+    """
+    if not isinstance(info, (Mapping, Parcel)):
+        raise ObservationError(f"{method}() returned the info {shown(info)}; it must be a dict.", stream)
 
 
-def reward_number(reward: object, stream: int) -> float:
+def reward_number(reward: Any, stream: int | None = None) -> float:
     """Return a reward, which is a finite number or an array of one, as a float.
 
     Raises:
         ObservationError: it is something else.
     """
-    value, wrong, advice = judged_reward(reward)
-    if wrong:
-        raise ObservationError(f"the reward {wrong} {advice}".rstrip(), stream)
+    if type(reward) is float and -_LARGEST <= reward <= _LARGEST:
+        return reward
+    with suppress(TypeError, ValueError, RuntimeError):
+        array = np.asarray(reward)
+        if array.size == 1:
+            reward = array.item()
+    try:
+        if isinstance(reward, (str, bytes)):
+            raise TypeError
+        value = float(reward)
+    except OverflowError:
+        value = 2 * _LARGEST
+    except (TypeError, ValueError, RuntimeError):
+        advice = ""
+        if isinstance(reward, Collection) and not isinstance(reward, (str, bytes)):
+            advice = "Sum the components, and keep the parts in info, where a callback makes metrics of them."
+        raise ObservationError(f"the reward is {shown(reward)}; it must be one number.", stream, advice) from None
+    if not math.isfinite(value):
+        raise ObservationError(f"the reward is {value}; it must be finite.", stream)
+    if abs(value) > _LARGEST:
+        advice = "Divide it in the environment; reward_scale would come too late."
+        raise ObservationError(f"the reward is {shown(reward)}, beyond float32 (3.4e+38).", stream, advice)
     return value
 
 
-def checked_step(step: Callable[[Any], object], stream: int, action: object) -> tuple[object, float, bool, bool, Any]:
+def checked_step(
+    step: Callable[[Any], object], stream: int | None, action: object
+) -> tuple[object, float, bool, bool, Any]:
     """Step an environment by its method `step`; returns what that did, with the reward as a float.
 
     Raises:

@@ -6,6 +6,7 @@ import functools
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 from raypid.errors import UserError
 
@@ -27,19 +28,18 @@ def choose_mujoco_gl(env: object) -> None:
     Raises:
         UserError: it cannot.
     """
-    if not _lacks_screen():
-        return
-    if (way := _way_without_screen()) is None:
+    if not draws_mujoco():
         raise UserError(
             f"{env} cannot be drawn here: there is no screen, and MuJoCo draws by neither MUJOCO_GL=egl nor MUJOCO_GL=osmesa. Install the "
             "library of one of them (on Debian and Ubuntu: libegl1 with a driver, or libosmesa6)."
         )
-    os.environ["MUJOCO_GL"] = way
+    if _lacks_screen():
+        os.environ["MUJOCO_GL"] = _way_without_screen()
 
 
 def draws_mujoco() -> bool:
     """Whether MuJoCo can draw here, as far as that is known before it does."""
-    return not _lacks_screen() or _way_without_screen() is not None
+    return not _lacks_screen() or bool(_way_without_screen())
 
 
 def _lacks_screen() -> bool:
@@ -48,18 +48,11 @@ def _lacks_screen() -> bool:
 
 
 @functools.cache
-def _way_without_screen() -> str | None:
-    """The way by which MuJoCo draws without a screen; None if none works. Tried in another process: one that fails leaves its traces."""
+def _way_without_screen() -> str:
+    """The way by which MuJoCo draws without a screen; "" if none works. Tried in another process: one that fails leaves its traces."""
     for way in _WAYS:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _TRIAL],
-                env={**os.environ, "MUJOCO_GL": way},
-                capture_output=True,
-                timeout=_TRIAL_S,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        if done.returncode == 0:
+        with suppress(subprocess.SubprocessError, OSError):
+            command, variables = [sys.executable, "-c", _TRIAL], {**os.environ, "MUJOCO_GL": way}
+            subprocess.run(command, env=variables, capture_output=True, timeout=_TRIAL_S, check=True)
             return way
-    return None
+    return ""

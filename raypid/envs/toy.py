@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,7 +14,25 @@ from raypid.envs.infos import Info
 from raypid.types import Array
 
 
-class Catch(gymnasium.Env[Array, np.int64]):
+class _Toy(gymnasium.Env[Array, Any]):
+    """Counts the steps of an episode, in `_step`."""
+
+    _step = 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        super().reset(seed=seed)
+        self._step = 0
+        self._begin()
+        return self._observe(), {}
+
+    def _begin(self) -> None:
+        """Draw what an episode depends on."""
+
+    def _observe(self) -> Array:
+        raise NotImplementedError
+
+
+class Catch(_Toy):
     """A ball falls; the paddle in the lowest row catches it (+1) or not (-1). Episodes of rows - 1 steps.
 
     Observation uint8 [rows, columns], 1 where ball and paddle are; actions: left, stay, right.
@@ -25,23 +44,20 @@ class Catch(gymnasium.Env[Array, np.int64]):
         self.observation_space = spaces.Box(0, 1, (rows, columns), np.uint8)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self._ball_x, self._ball_y = int(self.np_random.integers(self._columns)), 0
-        self._paddle_x = self._columns // 2
-        return self._board(), {}
+    def _begin(self) -> None:
+        self._ball_x, self._paddle_x = int(self.np_random.integers(self._columns)), self._columns // 2
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._paddle_x = min(max(self._paddle_x + int(action) - 1, 0), self._columns - 1)
-        self._ball_y += 1
-        if self._ball_y < self._rows - 1:
-            return self._board(), 0.0, False, False, {}
+        self._step += 1
+        if self._step < self._rows - 1:
+            return self._observe(), 0.0, False, False, {}
         caught = self._paddle_x == self._ball_x
-        return self._board(), 1.0 if caught else -1.0, True, False, {"success": float(caught)}
+        return self._observe(), 1.0 if caught else -1.0, True, False, {"success": float(caught)}
 
-    def _board(self) -> Array:
+    def _observe(self) -> Array:
         board = np.zeros((self._rows, self._columns), np.uint8)
-        board[self._ball_y, self._ball_x] = 1
+        board[self._step, self._ball_x] = 1
         board[self._rows - 1, self._paddle_x] = 1
         return board
 
@@ -81,7 +97,7 @@ class PositionCartPole(_CartPole):
         return observation[[0, 2]]
 
 
-class TMaze(gymnasium.Env[Array, np.int64]):
+class TMaze(_Toy):
     """A corridor that ends in a junction; the sign at its start tells which way to turn (Bakker 2001, "Reinforcement
     learning with long short-term memory", whose rewards are 4 and -0.1). 1 for the right turn, 0 for the wrong one.
 
@@ -94,11 +110,8 @@ class TMaze(gymnasium.Env[Array, np.int64]):
         self.observation_space = spaces.MultiBinary(3)
         self.action_space = spaces.Discrete(3)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self._goal = int(self.np_random.integers(1, 3))
-        self._place = self._step = 0
-        return self._observe(), {}
+    def _begin(self) -> None:
+        self._goal, self._place = int(self.np_random.integers(1, 3)), 0
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
@@ -118,7 +131,7 @@ class TMaze(gymnasium.Env[Array, np.int64]):
         return np.array([[0, 1, 1], [1, 1, 0]][self._goal - 1], np.int8)
 
 
-class RepeatFirst(gymnasium.Env[Array, np.int64]):
+class RepeatFirst(_Toy):
     """Repeat in every step the value of the first (after popgym, Morad et al. 2023). Observation [value, 1 in the first
     step]; values of later steps are noise. The rewards of an episode add up to at most 1."""
 
@@ -127,18 +140,18 @@ class RepeatFirst(gymnasium.Env[Array, np.int64]):
         self.action_space = spaces.Discrete(num_values)
         self._num_values, self._num_steps = num_values, num_steps
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self._step, self._value = 0, int(self.np_random.integers(self._num_values))
-        return np.array([self._value, 1]), {}
+    def _begin(self) -> None:
+        self._value = int(self.np_random.integers(self._num_values))
+
+    def _observe(self) -> Array:
+        return np.array([self.np_random.integers(self._num_values), 0] if self._step else [self._value, 1])
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         self._step += 1
-        noise = np.array([self.np_random.integers(self._num_values), 0])
-        return noise, float(action == self._value) / self._num_steps, self._step == self._num_steps, False, {}
+        return self._observe(), float(action == self._value) / self._num_steps, self._step == self._num_steps, False, {}
 
 
-class MultiMatch(gymnasium.Env[Array, Array]):
+class MultiMatch(_Toy):
     """Repeat the observation: the reward is the fraction of parts that match. 10 steps; the maximum is 10."""
 
     def __init__(self, num_values: int = 4, num_parts: int = 2, num_steps: int = 10) -> None:
@@ -146,22 +159,17 @@ class MultiMatch(gymnasium.Env[Array, Array]):
         self.action_space = spaces.MultiDiscrete([num_values] * num_parts)
         self._num_values, self._num_parts, self._num_steps = num_values, num_parts, num_steps
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self._step = 0
-        return self._draw(), {}
-
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         reward = float(np.mean(np.asarray(action) == self._values))
         self._step += 1
-        return self._draw(), reward, self._step == self._num_steps, False, {}
+        return self._observe(), reward, self._step == self._num_steps, False, {}
 
-    def _draw(self) -> Array:
+    def _observe(self) -> Array:
         self._values = self.np_random.integers(self._num_values, size=self._num_parts)
         return self._values
 
 
-class Wait(gymnasium.Env[Array, np.int64]):
+class Wait(_Toy):
     """Each step sleeps `wait_s` seconds, as with a robot or a game server. 20 steps; reward 1 for action 1.
 
     Observation [2]: the last action, the step in the episode.
@@ -172,13 +180,10 @@ class Wait(gymnasium.Env[Array, np.int64]):
         self.action_space = spaces.Discrete(2)
         self._wait_s, self._num_steps = wait_s, num_steps
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self._step = 0
-        return np.zeros(2, np.float32), {}
+    def _observe(self, action: int = 0) -> Array:
+        return np.array([action, self._step], np.float32)
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, Info]:
         time.sleep(self._wait_s)
         self._step += 1
-        obs = np.array([action, self._step], np.float32)
-        return obs, float(action), False, self._step == self._num_steps, {}
+        return self._observe(action), float(action), False, self._step == self._num_steps, {}

@@ -152,13 +152,13 @@ class VectorEnv(ABC):
         return self._given.astype(np.float32)
 
     @contextmanager
-    def _located(self, streams: Array | None = None, inside: str = "") -> Iterator[None]:
+    def _located(self, streams: Array | None = None) -> Iterator[None]:
         """Say where an observation was wrong; `streams` are those of the rows, where some are missing."""
         try:
             yield
         except ObservationError as error:
             stream = error.row if streams is None or error.row is None else int(streams[error.row])
-            raise EnvError(f"{self._where(stream)}: {inside}{error}") from None
+            raise EnvError(f"{self._where(stream)}: {error}") from None
 
     def _where(self, stream: int | None = None) -> str:
         which = "" if stream is None else f", stream {stream}"

@@ -8,8 +8,8 @@ from typing import Any, SupportsFloat
 import gymnasium
 
 from raypid.envs.infos import packed
-from raypid.envs.observation_checks import ObservationError, ObservationLayout
-from raypid.envs.results import STEP, checked_step, fits, judged_reward, reset_obs
+from raypid.envs.observation_checks import ObservationLayout
+from raypid.envs.results import checked_step, reset_obs
 from raypid.envs.vector import PythonEnv
 
 
@@ -23,12 +23,8 @@ class ActionRepeat(gymnasium.Wrapper[object, object, object, object]):
     def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, dict[str, Any]]:
         total = 0.0
         for _ in range(self.num_repeats):
-            result = self.env.step(action)
-            number, wrong, _ = judged_reward(result[1]) if fits(result, STEP) else (0.0, "a misfit", "")
-            if wrong:
-                return result  # the vector says what is wrong
-            obs, _, terminated, truncated, info = result
-            total += number
+            obs, reward, terminated, truncated, info = checked_step(self.env.step, None, action)
+            total += reward
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
@@ -51,32 +47,23 @@ def strip_limit(env: PythonEnv) -> tuple[PythonEnv, float]:
 
 class InProcess(gymnasium.Wrapper[object, object, object, object]):
     """An environment in a process of its own, where nothing else sees its results whole: what does not fit raises ObservationError.
-    Only the info of an episode's last step is sent.
+    Only the info of an episode's last step is sent."""
 
-    Args:
-        stream: the environment's number in its vector.
-    """
-
-    def __init__(self, env: PythonEnv, stream: int) -> None:
+    def __init__(self, env: PythonEnv) -> None:
         env, self._limit = strip_limit(env)
         super().__init__(env)
-        self._stream, self._elapsed = stream, 0
+        self._elapsed = 0
         self._layout = ObservationLayout(env.observation_space)
 
     def step(self, action: object) -> tuple[object, SupportsFloat, bool, bool, Any]:
-        obs, reward, terminated, truncated, info = checked_step(self.env.step, self._stream, action)
+        obs, reward, terminated, truncated, info = checked_step(self.env.step, None, action)
+        self._layout.stack([obs])
         self._elapsed += 1
         truncated = truncated or self._elapsed >= self._limit
-        return self._fit(obs), reward, terminated, truncated, packed(info) if terminated or truncated else {}
+        return obs, reward, terminated, truncated, packed(info) if terminated or truncated else {}
 
     def reset(self, **given: Any) -> tuple[object, dict[str, Any]]:
         self._elapsed = 0
-        return self._fit(reset_obs(self.env.reset(**given), self._stream)), {}
-
-    def _fit(self, obs: object) -> object:
-        try:
-            self._layout.stack([obs])
-        except ObservationError as error:
-            error.row = self._stream
-            raise
-        return obs
+        obs = reset_obs(self.env.reset(**given))
+        self._layout.stack([obs])
+        return obs, {}

@@ -289,15 +289,6 @@ class Grows(Fine):
         return super().step(action)
 
 
-class FallsBehind(Fine):
-    """Ends the process when it is stepped after the end of an episode, which nobody but the check does."""
-
-    def step(self, action: Any) -> Any:
-        if self.t >= 30:
-            os._exit(5)
-        return super().step(action)
-
-
 class Nothing:
     def reset(self) -> int:
         return 0
@@ -312,10 +303,6 @@ def number() -> int:
 
 def two(num_envs: int = 2) -> Any:
     return gymnasium.make_vec("CartPole-v1", num_envs)
-
-
-def always_two() -> Any:
-    return gymnasium.make_vec("CartPole-v1", 2)
 
 
 class Waits(Fine):

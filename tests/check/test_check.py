@@ -56,9 +56,9 @@ def test_each_fault_is_named_once() -> None:
         r"part 'choice' is outside its space Discrete\(3\): 3",
         r"part 'beyond' is 77 at index \[0\], outside its bounds \[-10, 10\]",
         "part 'missing' is missing",
-        "reward: at step 1 of episode 1, it is nan; it must be finite",
-        "returns 'no' as terminated at step 1; it must be True or False",
-        "returns None as info; it must be a dict",
+        "reward: at step 1 of episode 1: the reward is nan; it must be finite",
+        r"terminated: at step 1 of episode 1: step\(\) returned 'no' as terminated; it must be true or false",
+        "returned the info None; it must be a dict",
     ):
         assert sum(bool(re.search(text, problem)) for problem in problems) == 1, (text, report)
     assert len(problems) == 11 and "outside" not in told(report, "warning"), report
@@ -72,15 +72,17 @@ def test_each_fault_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("no reward", "it is None; it must be one number"),
-        ("text reward", r"it is text \('1'\); it must be one number"),
+        ("no reward", "the reward is None; it must be one number"),
+        ("text reward", "the reward is '1'; it must be one number"),
         (
             "parts of a reward",
-            "it is {'fuel': 1.0, 'speed': 2.0}; it must be one number. -> Sum the components, and keep the parts in info",
+            "the reward is {'fuel': 1.0, 'speed': 2.0}; it must be one number. -> Sum the components, and keep the parts in info",
         ),
-        ("vast reward", r"it is 10000.*00000, beyond float32 .* Divide it in the environment"),
-        ("large reward", r"it is 1e\+39, beyond float32"),
-        pytest.param("two rewards", r"it is array\(\[1., 1.\]\); it must be one number", marks=pytest.mark.ci_slow),
+        ("vast reward", r"the reward is 10000.*00000, beyond float32 .* Divide it in the environment"),
+        ("large reward", r"the reward is 1e\+39, beyond float32"),
+        pytest.param(
+            "two rewards", r"the reward is array\(\[1., 1.\]\); it must be one number", marks=pytest.mark.ci_slow
+        ),
         ("four", r"it returned a tuple of 4. -> Split done into terminated .*, as Gym did in 0.26"),
         ("raise", r"step\(\) at step 10 of episode 1 raises IndexError: no such cell \(.*broken.py:\d+ in step\)"),
         ("sys.exit", "raises SystemExit: 4"),
@@ -102,12 +104,15 @@ def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
             broken.OnlyObservation,
             r"reset\(\) must return \(obs, info\).*; it returned an ndarray. -> Write: return obs, {}",
         ),
-        (broken.OldGym, r"this is old Gym's interface: reset\(\) returns an ndarray, step\(\) a tuple of 4"),
+        (
+            broken.OldGym,
+            r"reset\(\) must return raypid.OBSERVATION.*; it returned an ndarray. -> Write: return obs, {}",
+        ),
         (broken.Text, "observation space is Text, which cannot be handled"),
         (broken.GlobalRandom, "global generator of numpy"),
         (broken.Unseeded, "the observation of step 1 differs: what happens after the reset is not seeded"),
         (broken.FixedSeed, "begins every episode alike, though seeds make it differ"),
-        (broken.Leak, "gives another observation than at first: something of earlier episodes is left"),
+        (broken.Leak, "the first observation differs: .* something of earlier episodes is left"),
         (broken.NeverSetBack, "the end of step 1 differs"),
         (
             broken.OnlyOne,
@@ -155,7 +160,6 @@ def test_much_that_does_little_harm_is_no_problem() -> None:
         (broken.Endless, {}, "warning", "none ended within .* no time limit. -> time_limit=1000"),
         (broken.NoSeed, {}, "warning", "takes no seed, and there is no seed"),
         (broken.Aliased, {}, "note", "changes after it was returned"),
-        (broken.FallsBehind, {}, "note", r"ends its process \(exit code 5\). raypid never does that"),
     ],
 )
 def test_what_does_little_harm_is_no_problem(env: object, config: Any, severity: str, text: str) -> None:
@@ -219,7 +223,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         ("ByMapping", "is an environment in PettingZoo's or RLlib's form"),
         ("ByList", "is an environment in PettingZoo's or RLlib's form"),
         ("Specs", "is dm_env's environment .* shimmy"),
-        ("OldGym", "is Gym's environment .* old package gym"),
+        ("OldGym", "is Gym's environment, of the old package gym .* imports gymnasium"),
     ],
 )
 def test_environments_of_other_packages_are_answered(name: str, text: str) -> None:
@@ -230,20 +234,12 @@ def test_environments_of_other_packages_are_answered(name: str, text: str) -> No
         raypid.PPO(env=env)
 
 
-@pytest.mark.parametrize(
-    "name", ["pettingzoo", "rps_v2", "pettingzoo.classic.connect_four_v3", "pettingzoo.classic.rps_v2:env"]
-)
-def test_names_of_pettingzoo_are_answered(name: str) -> None:
-    with pytest.raises(raypid.envs.EnvError, match="PettingZoo.*: each has several agents, and raypid trains one"):
-        raypid.PPO(env=name)
-
-
 def test_spaces_of_the_old_gym_are_answered() -> None:
     with pytest.raises(SpaceError, match=r"is gym\.spaces.*Box, .* all from gymnasium.spaces"):
         space_leaves(foreign_packages.OldBox(), "observation")
 
 
-@pytest.mark.parametrize("env", [broken.two, broken.always_two])
+@pytest.mark.parametrize("env", [broken.two, "envpool:CartPole-v1"])
 def test_functions_that_make_vectors_are_looked_at(env: Callable[..., object]) -> None:
     report = looked_at(env)
     assert report.ok and report.facts["episodes"]["steps"] > 30, report  # type: ignore[index]
@@ -323,7 +319,7 @@ def test_an_agent_of_another_space_is_said_to_be_none(capsys: pytest.CaptureFixt
     assert (
         training["PPO"]["seconds"]
         and training["SAC"]["seconds"] is None
-        and training["SAC"]["note"] == "SAC does not take MultiDiscrete"
+        and re.match("SAC: .*MultiDiscrete", training["SAC"]["note"])
     )
 
 

@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 
 class Counter(gymnasium.Env):
@@ -200,9 +199,8 @@ def telling(stream_index: int, **given: Any) -> Telling:
 
 
 def tellings(num_envs: int, way: str, **given: Any) -> Any:
-    """A vector as users make them; `way` is a mode of resets, "async" or "wrapped"."""
+    """A vector as users make them; `way` is a mode of resets, or "async"."""
     makers = [lambda i=i: Telling(i, **given) for i in range(num_envs)]
     if way == "async":
         return AsyncVectorEnv(makers)
-    vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode("NextStep" if way == "wrapped" else way))
-    return RecordEpisodeStatistics(vector) if way == "wrapped" else vector
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode(way))

@@ -69,7 +69,7 @@ def test_mujoco_is_filmed_only_where_it_can_draw(monkeypatch: pytest.MonkeyPatch
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(screen, "_way_without_screen", lambda: None)
+    monkeypatch.setattr(screen, "_way_without_screen", lambda: "")
     assert not screen.draws_mujoco()
     with pytest.raises(UserError, match="^HalfCheetah-v5 cannot be drawn here: there is no screen, .*MUJOCO_GL=egl"):
         screen.choose_mujoco_gl("HalfCheetah-v5")
