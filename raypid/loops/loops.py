@@ -16,6 +16,7 @@ from raypid.errors import Halted
 from raypid.loops.sources import ReplaySource
 from raypid.ops.normalizer import inverse_deviation, merge_moments, zero_moments
 from raypid.roles.learner import Learner
+from raypid.roles.pace import Pace
 from raypid.roles.replay_learner import ReplayLearner
 from raypid.roles.rollout import Rollout
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle
@@ -76,41 +77,31 @@ class ReplayPlan:
     config: OffPolicyConfig
     exploration: ExplorationSchedule
     source: ReplaySource
-    slack: float = 0.0
-    """Updates that may be owed while workers are still sent out: none in one process, one round of fragments on Ray."""
-    owed: float = 0.0
-    """Updates that the steps so far call for and that have not been made yet."""
+    pace: Pace
+    """How many updates are owed, and whether workers wait for them."""
     filled: bool = False
     """Whether the buffer holds the rows that learning starts with."""
     rows_needed: int | None = None
     """Rows at which it is filled; None: those of the settings."""
     returns: Moments = field(default_factory=partial(zero_moments, 1))
     """Of the discounted returns of all workers so far, where rewards are divided by their deviation."""
-    episodes: int = 0
-    """Episodes that have ended so far."""
     counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     """[steps that called for updates, updates made] of the last iterations."""
 
     def insert(self, ctx: Context, worker: int, report: Report, fragment: Future[Trajectory]) -> None:
         """Store a fragment. Once learning has started, add the updates that it calls for to those owed."""
-        ctx.timesteps += report.num_steps
         if report.returns is not None:
             self.returns = merge_moments(self.returns, report.returns)
-        self.episodes += len(report.episode_rewards)
         self.source.insert(worker, fragment)
         if not self.filled:
             self.filled = self.source.holds(self.rows_needed or self.config.rows_to_start())
-        if self.filled and not self.warms_up(ctx.timesteps):
-            self.owed += report.num_steps * self.config.updates_per_step
+        ctx.timesteps = self.pace.count(report, self.filled)
+        if self.filled and not self.pace.warms_up():
             self.counted[-1][0] += report.num_steps
-
-    def warms_up(self, timesteps: int) -> bool:
-        """Whether workers still act at random, and nothing is learnt."""
-        return timesteps < self.config.warm_up_steps(self.episodes)
 
     def explore(self, timesteps: int, worker: int) -> Mapping[str, float | Array]:
         """The exploration settings of a worker."""
-        return {"random": True} if self.warms_up(timesteps) else self.exploration(timesteps, worker)
+        return {"random": True} if self.pace.warms_up() else self.exploration(timesteps, worker)
 
     @property
     def reward_factor(self) -> float:
@@ -121,8 +112,8 @@ class ReplayPlan:
         """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
         if self.source.emptied:
             self.source.emptied = self.filled = False
-            self.owed, self.rows_needed = 0.0, self.source.rows_to_go_on
-        return self.owed >= self.source.chunk
+            self.pace.owed, self.rows_needed = 0.0, self.source.rows_to_go_on
+        return self.pace.due() > 0
 
     def metrics(self, timesteps: int) -> dict[str, float]:
         """samples_per_insert and a_l_ratio over the last iterations, and the exploration settings of worker 0."""
@@ -224,9 +215,9 @@ def replay(ctx: Context) -> Iterator[Iteration]:
         reports: list[Report] = []
         num_updates, collect_s, learner_s = 0, 0.0, 0.0
         until = ctx.timesteps + plan.config.steps_per_iteration
-        while ctx.timesteps < until or plan.owed >= plan.source.chunk + plan.slack:
+        while ctx.timesteps < until or not plan.pace.may_collect():
             before = clock()
-            if plan.owed < plan.source.chunk + plan.slack:
+            if plan.pace.may_collect():
                 for i in ctx.workers.idle:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
@@ -237,9 +228,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                     plan.insert(ctx, i, report, fragment)
             inserted = clock()
             if plan.is_due():
-                most = min(int(plan.owed), plan.config.updates_per_call)
-                num, weights = plan.source.learn(most, ctx.timesteps, plan.reward_factor)
-                plan.owed -= num
+                num, weights = plan.source.learn(plan.pace.due(), ctx.timesteps, plan.reward_factor)
+                plan.pace.owed -= num
                 plan.counted[-1][1] += num
                 num_updates += num
             collect_s, learner_s = collect_s + inserted - before, learner_s + clock() - inserted

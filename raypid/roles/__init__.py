@@ -1,5 +1,5 @@
 """The five roles of a run. `raypid.roles.Rollout`, `Replay`, `ParameterServer`, `Learner` and `Evaluator`, made from a `Setup`, are
-public (`by_hand.py`); the other files are what raypid's own loops work with."""
+public (`by_hand.py`), and so is `Pace`, which counts for them; the other files are what raypid's own loops work with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from raypid.roles.by_hand import Replay as Replay
     from raypid.roles.by_hand import Rollout as Rollout
     from raypid.roles.by_hand import Setup as Setup
+    from raypid.roles.pace import Pace as Pace
 
-_PUBLIC = ("Evaluator", "Learner", "ParameterServer", "Replay", "Rollout", "Setup")
+_PUBLIC = ("Evaluator", "Learner", "Pace", "ParameterServer", "Replay", "Rollout", "Setup")
 
 if not TYPE_CHECKING:
 

@@ -41,6 +41,7 @@ from raypid.roles.given import (
 )
 from raypid.roles.gradient_rollout import GradientRollout, differentiating
 from raypid.roles.learner import Learner as _Learner
+from raypid.roles.pace import Pace as Pace
 from raypid.roles.parameter_server import ParameterServer as _ParameterServer
 from raypid.roles.replay_learner import ShardLearner
 from raypid.roles.rollout import Rollout as _Rollout

@@ -30,6 +30,7 @@ from raypid.roles.acting import RolloutSpec
 from raypid.roles.actor import Actor, Program
 from raypid.roles.by_hand import rollout_factory
 from raypid.roles.learner import Learner
+from raypid.roles.pace import Pace
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.replay_learner import ReplayLearner, ShardLearner
 from raypid.roles.rollout import Rollout
@@ -241,9 +242,9 @@ class _Builder:
         """Settings of the replay loop."""
         c = self.config
         assert isinstance(c, OffPolicyConfig)
-        round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-        slack = 0.0 if self.backend.name == "local" else round_steps * c.updates_per_step
-        return ReplayPlan(c, partial(self.algorithm.exploration, c), self._replay_source(c, learner), slack)
+        source = self._replay_source(c, learner)
+        pace = Pace(self, 0 if self.backend.name == "local" else max(1, c.num_workers), source.chunk)
+        return ReplayPlan(c, partial(self.algorithm.exploration, c), source, pace)
 
     def asynchronous_plan(self) -> AsynchronousPlan:
         """Settings of the asynchronous loop."""
