@@ -1,6 +1,5 @@
 """Five roles on Ray, each in a loop of its own. The parameter server and a learner are killed, and the run goes on."""
 
-import os
 import threading
 import time
 
@@ -10,7 +9,8 @@ from ray.exceptions import RayActorError, TaskCancelledError, WorkerCrashedError
 import raypid
 from raypid import roles
 
-FOLDER = os.path.abspath("runs/five-roles")
+FOLDER = "runs/five-roles"
+SETTINGS = {"fragment_length": 16, "normalize_observations": False, "normalize_rewards": False}
 
 
 def rollout(setup, server, replay, pace, index, steps=0):
@@ -38,20 +38,19 @@ def learner(setup, server, replay, pace, index):
 def evaluator(setup, server, replay, pace, index, mean=0.0):
     role = roles.Evaluator(setup)
     while mean < 400:
-        weights = ray.get(server.pull.remote())
+        weights, counts, _ = ray.get([server.pull.remote(), pace.metrics.remote(), server.save.remote(FOLDER)])
         mean = role.evaluate(weights, 10).summary()["episode_reward_mean"]
-        print(f"{weights.version} updates: return {mean:.0f}")
-        ray.get(server.save.remote(FOLDER))
+        print(f"{counts['timesteps']} steps: return {mean:.0f}")
+        time.sleep(1.0)
     return mean
 
 
 def main(kill_after=60.0, num_rollouts=4, seed=0):
-    setup = raypid.setup("DQN", "CartPole-v1", seed=seed, normalize_observations=False, normalize_rewards=False)
+    setup = raypid.setup("DQN", "CartPole-v1", SETTINGS, seed=seed)
     actor, tasks = ray.remote(num_cpus=0), {}
     server, replay = actor(roles.ParameterServer).remote(setup), actor(roles.Replay).remote(setup)
     pace = actor(roles.Pace).remote(setup, num_rollouts)
-    ray.get(server.push.remote(roles.Learner(setup).weights()))
-    ray.get(server.save.remote(FOLDER))
+    ray.get([server.push.remote(roles.Learner(setup).weights()), server.save.remote(FOLDER)])
     threading.Timer(kill_after, lambda: (ray.kill(server), ray.cancel(next(iter(tasks)), force=True))).start()
     waiting = [(learner, 0), (learner, 1), (evaluator, 0), *((rollout, i) for i in range(num_rollouts))]
     while True:

@@ -40,7 +40,7 @@ class ParameterServer:
         Args:
             weights: what a learner's `update` or `learn` returned.
             since: the weights that it began with, if several learners push. What it has changed is then added to the newest
-                weights, and so is the number of its updates to their version: nothing is refused, and no learner undoes the work of another.
+                weights, whose version rises as its own has: nothing is refused, and no learner undoes the work of another.
 
         Raises:
             ConfigError: they belong to another network.
