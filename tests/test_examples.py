@@ -198,6 +198,24 @@ def test_the_last_command_of_the_tutorial_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci_slow
+def test_five_roles(tmp_path: Path) -> None:
+    """They learn, and go on after the parameter server and a learner were killed."""
+    text = (EXAMPLES / "five_roles.py").read_text()
+    for word, instead in (
+        ("mean < 400", "mean < 100"),
+        ("num_cpus=1", "num_cpus=4"),
+        ("kill_after=60.0", "kill_after=5.0"),
+    ):
+        assert word in text
+        text = text.replace(word, instead)
+    (tmp_path / "five_roles.py").write_text(text)
+    said = run("five_roles.py", cwd=tmp_path, timeout=300)
+    assert re.search(r"^learner 0 was lost: \w+$", said, re.MULTILINE)
+    assert re.search(r"^the server goes on with version \d+$", said, re.MULTILINE)
+    assert float(said.rpartition("return ")[2]) >= 100  # actions at random: 22
+
+
+@pytest.mark.ci_slow
 def test_distributed_agent(ray_session: Any) -> None:
     assert example("distributed_agent")["main"](steps=4_000) > 8
 
