@@ -126,7 +126,7 @@ def tutorial(folder: Path, goal: int, wait: float) -> Path:
     """The files of the tutorial with a lower goal and a faster simulator."""
     shutil.copytree(EXAMPLES / "tutorial", there := folder / "tutorial")
     for path in there.glob("*.py"):
-        text = path.read_text().replace("GOAL = 0.99, 64, 500, 195", f"GOAL = 0.99, 64, 500, {goal}")
+        text = path.read_text().replace("GOAL = 4, 0.99, 64, 500, 195", f"GOAL = 4, 0.99, 64, 500, {goal}")
         text = text.replace("GOAL = 195", f"GOAL = {goal}").replace("goal=195", f"goal={goal}")
         text = text.replace("seconds=0.005", f"seconds={wait}")
         # the goal is reached by 20 episodes: one alone may do so at random

@@ -8,8 +8,7 @@ from simulator import Simulator
 from torch import nn
 
 torch.set_num_threads(1)  # networks this small are slower on several
-GAMMA, BATCH, START, GOAL = 0.99, 64, 500, 195
-EVERY = 4  # steps for each update: with one, this DQN at times unlearns what it knew
+EVERY, GAMMA, BATCH, START, GOAL = 4, 0.99, 64, 500, 195  # an update every 4 steps
 
 
 def network():
