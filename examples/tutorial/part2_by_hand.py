@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import ray
-from part1 import BATCH, GOAL, START, Learner, Replay, Rollout
+from part1 import BATCH, EVERY, GOAL, START, Learner, Replay, Rollout
 
 
 @ray.remote(num_cpus=0)
@@ -32,9 +32,12 @@ def main(num_rollouts, fragment):
         return rollout.collect.remote(server.pull.remote(), max(0.05, 1 - replay.count / 3000), fragment)
 
     ray.get([rollout.collect.remote(server.pull.remote(), 1.0, 1) for rollout in rollouts])  # all are up
-    began, calls = time.time(), {send(rollout): rollout for rollout in rollouts}
+    began, calls, idle = time.time(), {}, rollouts
     while np.mean(returns[-20:] or [0]) < GOAL:
-        ready, _ = ray.wait(list(calls), timeout=0 if updates < replay.count - START else None)
+        owed = (replay.count - START) // EVERY - updates  # as many updates for each step as in part 1
+        if owed <= num_rollouts * fragment // EVERY:  # else the rollouts wait for the learner
+            calls, idle = calls | {send(rollout): rollout for rollout in idle}, []
+        ready, _ = ray.wait(list(calls), timeout=0 if owed > 0 else None)
         for call in ready:
             rows, ended = ray.get(call)
             replay.add(rows)
@@ -42,9 +45,8 @@ def main(num_rollouts, fragment):
                 returns.append(value)
                 if len(returns) % 20 == 0:
                     print(f"{replay.count} steps: mean return {np.mean(returns[-20:]):.0f}", flush=True)
-            rollout = calls.pop(call)
-            calls[send(rollout)] = rollout
-        if updates < replay.count - START:  # one update for each step, as in part 1
+            idle.append(calls.pop(call))
+        if owed > 0:
             weights = learner.update(replay.sample(BATCH))
             updates += 1
             if updates % 50 == 0:

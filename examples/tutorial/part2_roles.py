@@ -16,35 +16,35 @@ GOAL = 195  # as in part 1
 
 def main(num_rollouts):
     setup = raypid.setup(MyDQN, Simulator)
-    c, actor = setup.config, ray.remote(num_cpus=0)
+    actor = ray.remote(num_cpus=0)
     rollouts = [actor(roles.Rollout).remote(setup, i) for i in range(num_rollouts)]
     server = actor(roles.ParameterServer).remote(setup)
-    replay, learner, returns, steps, owed = roles.Replay(setup), roles.Learner(setup), [], 0, 0.0
+    replay, learner, pace, returns = roles.Replay(setup), roles.Learner(setup), roles.Pace(setup, num_rollouts), []
     server.push.remote(learner.weights())
 
     def send(rollout):
-        report, data = rollout.collect.options(num_returns=2).remote(server.pull.remote(), steps)
+        report, data = rollout.collect.options(num_returns=2).remote(server.pull.remote(), pace.timesteps)
         return report, (rollout, data)
 
     ray.get([send(rollout)[0] for rollout in rollouts])  # all are up
-    began, calls = time.time(), dict(send(rollout) for rollout in rollouts)
+    began, calls, idle = time.time(), {}, rollouts
     while np.mean(returns[-20:] or [0]) < GOAL:
-        ready, _ = ray.wait(list(calls), timeout=0 if owed >= c.updates_per_call else None)
+        if pace.may_collect():  # else the rollouts wait for the learner
+            calls, idle = calls | dict(send(rollout) for rollout in idle), []
+        ready, _ = ray.wait(list(calls), timeout=0 if pace.due() else None)
         for call in ready:
             report, (rollout, data) = ray.get(call), calls.pop(call)
-            steps += report.num_steps
+            steps = pace.count(report)
             for value in report.episode_rewards:
                 returns.append(value)
                 if len(returns) % 20 == 0:
                     print(f"{steps} steps: mean return {np.mean(returns[-20:]):.0f}", flush=True)
             replay.add(report.worker_index, ray.get(data))
-            owed += report.num_steps * c.updates_per_step if steps > c.start_steps else 0
-            calls.update([send(rollout)])
-        if owed >= c.updates_per_call:
-            _, weights = learner.learn(steps, replay.sample(c.updates_per_call * c.batch_size))
-            owed -= c.updates_per_call
+            idle.append(rollout)
+        if num := pace.take():  # updates that are due
+            _, weights = learner.learn(pace.timesteps, replay.sample(num * setup.config.batch_size))
             server.push.remote(weights)
-    print(f"return {GOAL} after {steps} steps and {time.time() - began:.1f} s")
+    print(f"return {GOAL} after {pace.timesteps} steps and {time.time() - began:.1f} s")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ class MyDistributedAgent:
         self.shards = [self.start(Shard, i, i, num_shards) for i in range(num_shards)]
         self.rollouts = [self.start(roles.Rollout, i, i) for i in range(num_rollouts)]
         self.evaluator = self.start(roles.Evaluator, -1)
-        self.steps, self.updates, self.num_lost, self.calls = 0, 0, 0, {}
+        self.pace = roles.Pace(self.setup, num_rollouts)
+        self.updates, self.num_lost, self.calls = 0, 0, {}
 
     def start(self, role, node, *args, soft=True):
         """Start a role on this node, or with `soft` on any that has room. Ray starts it again whenever its process is lost."""
@@ -65,7 +66,7 @@ class MyDistributedAgent:
             self.num_lost += 1
 
     def collect(self, i):
-        pair = self.rollouts[i].collect.options(num_returns=2).remote(self.server.pull.remote(), self.steps)
+        pair = self.rollouts[i].collect.options(num_returns=2).remote(self.server.pull.remote(), self.pace.timesteps)
         self.calls[pair[0]] = i, pair[1]
 
     def evaluate(self):
@@ -73,35 +74,33 @@ class MyDistributedAgent:
 
     def train(self, goal, seconds):
         """Train until an evaluation reaches the goal."""
-        c, owed, until = self.setup.config, 0.0, time.time() + seconds
+        pace, idle, until = self.pace, list(range(len(self.rollouts))), time.time() + seconds
         self.result(self.server.push.remote(self.learner.weights.remote()))
-        for i in range(len(self.rollouts)):
-            self.collect(i)
         self.evaluate()
         while time.time() < until:
-            ready, _ = ray.wait(list(self.calls), timeout=0 if owed >= c.updates_per_call else 1.0)
+            while idle and pace.may_collect():  # else the rollouts wait for the learner
+                self.collect(idle.pop())
+            ready, _ = ray.wait(list(self.calls), timeout=0 if pace.due() else 1.0)
             for call in ready:
                 (i, data), report = self.calls.pop(call), self.result(call)
                 if report is not None:
                     shard = self.shards[i % len(self.shards)]
                     self.result(self.learner.observe.remote(report))
                     shard.add.remote(i, data)  # from worker to shard; it does not pass this process
-                    self.steps += report.num_steps
-                    owed += report.num_steps * c.updates_per_step if self.steps > c.start_steps else 0
-                self.collect(i)
-            if owed >= c.updates_per_call:
-                rows = c.updates_per_call * c.batch_size // len(self.shards)
-                samples = [shard.sample.remote(rows, self.steps) for shard in self.shards]
-                learnt = self.result(self.learner.learn.remote(self.steps, *samples))
-                owed -= c.updates_per_call
+                    pace.count(report)
+                idle.append(i)
+            if num := pace.take():  # updates that are due
+                rows = num * self.setup.config.batch_size // len(self.shards)
+                samples = [shard.sample.remote(rows, pace.timesteps) for shard in self.shards]
+                learnt = self.result(self.learner.learn.remote(pace.timesteps, *samples))
                 if learnt is not None:
-                    self.updates += c.updates_per_call
+                    self.updates += num
                     self.server.push.remote(learnt[1])
             if ray.wait([self.evaluation], timeout=0)[0]:
                 if (played := self.result(self.evaluation)) is not None:
                     mean = played.summary()["episode_reward_mean"]
                     print(
-                        f"{self.steps} steps, {self.updates} updates, {self.num_lost} calls lost: return {mean:.0f}",
+                        f"{pace.timesteps} steps, {self.updates} updates, {self.num_lost} calls lost: return {mean:.0f}",
                         flush=True,
                     )
                     if mean >= goal:
@@ -124,7 +123,7 @@ def main(kill_after, goal=195, seconds=180, num_rollouts=8):
             killer.start()
         began = time.time()
         mean = agent.train(goal, seconds)
-        took = f"after {agent.steps} steps and {time.time() - began:.1f} s"
+        took = f"after {agent.pace.timesteps} steps and {time.time() - began:.1f} s"
         if mean is None:
             raise SystemExit(f"no return of {goal} {took}")
         print(f"return {mean:.0f} {took}")

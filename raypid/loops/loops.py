@@ -15,6 +15,7 @@ from raypid.errors import Halted
 from raypid.loops.sources import ReplaySource
 from raypid.loops.weights import ByReference
 from raypid.roles.learner import Learner
+from raypid.roles.pace import Pace
 from raypid.roles.rollout import Rollout
 from raypid.runtime.handle import ArgumentLost, Backend, Future, Handle
 from raypid.runtime.local import LocalFuture
@@ -22,7 +23,15 @@ from raypid.runtime.supervisor import Call, Group, Losses
 from raypid.types import Array, Collected, Metrics, Report, Trajectory, Weights, means
 
 Workers: TypeAlias = Group[Report, Any]
+ExplorationSchedule: TypeAlias = Callable[[int, int], Mapping[str, float | Array]]
+"""(timesteps, worker index) -> the worker's exploration settings, such as its epsilon."""
 clock = time.perf_counter
+WINDOW = 20
+"""Iterations over which the ratio of samples to inserts is reported, so that the backlog from before learning started drops out."""
+MAX_CALLS = 1000
+"""Calls of each worker that one iteration takes at most, so that it ends though an agent makes gradient after gradient of one fragment."""
+HALT_CHECK_S = 1.0
+"""Seconds between looks whether to break an iteration off."""
 
 
 @dataclass(slots=True)
@@ -70,102 +79,6 @@ class Context:
             self.losses.errors.add(f"An environment of {where} raised and was rebuilt:\n{text}\n")
 
 
-WINDOW = 20
-"""Iterations over which the ratio of samples to inserts is reported, so that the backlog from before learning started drops out."""
-
-ExplorationSchedule: TypeAlias = Callable[[int, int], Mapping[str, float | Array]]
-"""(timesteps, worker index) -> the worker's exploration settings, such as its epsilon."""
-
-
-@dataclass(slots=True)
-class ReplayPlan:
-    """Settings and state of the replay loop."""
-
-    config: OffPolicyConfig
-    exploration: ExplorationSchedule
-    source: ReplaySource
-    slack: float = 0.0
-    """Updates that may be owed while workers are still sent out: none in one process, one round of fragments on Ray."""
-    owed: float = 0.0
-    """Updates that the steps so far call for and that have not been made yet."""
-    filled: bool = False
-    """Whether the buffer holds the rows that learning starts with."""
-    rows_needed: int | None = None
-    """Rows at which it is filled; None: those of the settings."""
-    episodes: int = 0
-    """Episodes that have ended so far."""
-    counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """[steps that called for updates, updates made] of the last iterations."""
-
-    def insert(self, ctx: Context, worker: int, report: Report, fragment: Future[Trajectory]) -> None:
-        """Store a fragment. Once learning has started, add the updates that it calls for to those owed."""
-        ctx.timesteps += report.num_steps
-        ctx.learner.submit(Learner.observe, report)
-        self.episodes += len(report.episode_rewards)
-        self.source.insert(worker, fragment)
-        if not self.filled:
-            self.filled = self.source.holds(self.rows_needed or self.config.rows_to_start())
-        if self.filled and not self.warms_up(ctx.timesteps):
-            self.owed += report.num_steps * self.config.updates_per_step
-            self.counted[-1][0] += report.num_steps
-
-    def warms_up(self, timesteps: int) -> bool:
-        """Whether workers still act at random, and nothing is learnt."""
-        return timesteps < self.config.warm_up_steps(self.episodes)
-
-    def explore(self, timesteps: int, worker: int) -> Mapping[str, float | Array]:
-        """The exploration settings of a worker."""
-        return {"random": True} if self.warms_up(timesteps) else self.exploration(timesteps, worker)
-
-    def is_due(self) -> bool:
-        """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
-        if self.source.emptied:
-            self.source.emptied = self.filled = False
-            self.owed, self.rows_needed = 0.0, self.source.rows_to_go_on
-        return self.owed >= self.source.chunk
-
-    def metrics(self, timesteps: int) -> dict[str, float]:
-        """samples_per_insert and a_l_ratio over the last iterations, and the exploration settings of worker 0."""
-        explored = {k: float(np.mean(v)) for k, v in self.explore(timesteps, 0).items() if k != "random"}
-        steps, updates = (sum(counts) for counts in zip(*self.counted, strict=True))
-        if not steps or not updates:
-            return explored
-        samples = self.config.batch_size * updates
-        return {"samples_per_insert": samples / steps, "a_l_ratio": steps / updates, **explored}
-
-
-@dataclass(slots=True)
-class AsynchronousPlan:
-    """Settings and state of the asynchronous loop. A part is what one call of a worker returns: a fragment, a gradient, fitness."""
-
-    update_size: int
-    """Size of one update, in the units of `Report.size`."""
-    min_parts: int
-    """Fewest parts of an update: one for each learner."""
-    in_flight: int
-    """Most calls of one worker that are running or whose parts wait for the learner."""
-    steps_per_iteration: int | None
-    """Environment steps of an iteration; None: it ends after one call per worker."""
-    exploration: ExplorationSchedule
-    max_staleness: int | None = None
-    """Parts made with weights more than this many updates old are dropped; None keeps all."""
-    lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
-    """Number of parts dropped."""
-    max_parts: int | None = None
-    """Most parts at a time that are being collected, waiting or being learned from. None: bounded by `in_flight` alone."""
-    max_steps: int | None = None
-    """Environment steps after which an iteration ends in any case; None: no such limit."""
-    storages: dict[str, int] = field(default_factory=dict)
-    """Where max_parts is given, at the end of the last iteration: how many are free, filling (being collected) and full (waiting or
-    being learned from)."""
-
-    def is_over(self, rounds: float, steps: int) -> bool:
-        """Whether an iteration ends after this many calls per worker and environment steps."""
-        if self.max_steps is not None and steps >= self.max_steps:
-            return True
-        return rounds >= 1 if self.steps_per_iteration is None else steps >= self.steps_per_iteration
-
-
 @dataclass(slots=True)
 class Iteration:
     """What one turn of a loop did."""
@@ -201,43 +114,19 @@ def replay(ctx: Context) -> Iterator[Iteration]:
     weights = published = ctx.learner.submit(Learner.weights)
     ctx.weights.start(weights)
     while True:
-        plan.counted.append([0, 0])
-        reports: list[Report] = []
-        num_updates, collect_s, learner_s = 0, 0.0, 0.0
-        until = ctx.timesteps + plan.config.steps_per_iteration
-        while ctx.timesteps < until or plan.owed >= plan.source.chunk + plan.slack:
-            before = clock()
-            if plan.owed < plan.source.chunk + plan.slack:
-                for i in ctx.workers.idle:
-                    if weights is not published:
-                        ctx.weights.publish(published := weights)
-                    explore = plan.explore(ctx.timesteps, i)
-                    ctx.workers.start(i, Rollout.collect, ctx.weights, ctx.timesteps, explore)
-            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.is_due() else None):
-                if ctx.workers.reachable([fragment]):
-                    reports.append(report)
-                    plan.insert(ctx, i, report, fragment)
-            inserted = clock()
+        until = plan.begin() + plan.config.steps_per_iteration
+        while ctx.timesteps < until or not plan.pace.may_collect():
+            for i in ctx.workers.idle if plan.pace.may_collect() else ():
+                if weights is not published:
+                    ctx.weights.publish(published := weights)
+                ctx.workers.start(i, Rollout.collect, ctx.weights, ctx.timesteps, plan.explore(i))
+            for i, (report, fragment) in ctx.workers.finished(*plan.patience(ctx)):
+                plan.insert(ctx, i, report, fragment)
             if plan.is_due():
-                most = min(int(plan.owed), plan.config.updates_per_call)
-                num, weights = plan.source.learn(most, ctx.timesteps)
-                plan.owed -= num
-                plan.counted[-1][1] += num
-                num_updates += num
-            collect_s, learner_s = collect_s + inserted - before, learner_s + clock() - inserted
-        metrics = ctx.backend.get(ctx.learner.submit(Learner.metrics))
+                weights = plan.learn()
         if weights is not published:  # an evaluation may follow
             ctx.weights.publish(published := weights)
-        update = Metrics(metrics | plan.metrics(ctx.timesteps) | plan.source.metrics(), num_updates)
-        yield Iteration(reports, update, {"collect": collect_s, "learner": learner_s})
-
-
-MAX_CALLS = 1000
-"""Calls of each worker that one iteration takes at most, so that it ends though an agent makes gradient after gradient of one fragment."""
-
-
-HALT_CHECK_S = 1.0
-"""Seconds between looks whether to break an iteration off."""
+        yield plan.iteration(ctx.backend.get(ctx.learner.submit(Learner.metrics)))
 
 
 def asynchronous(ctx: Context) -> Iterator[Iteration]:
@@ -249,44 +138,129 @@ def asynchronous(ctx: Context) -> Iterator[Iteration]:
         Halted: the context says so.
     """
     assert ctx.plan is not None
-    plan = ctx.plan
     first = ctx.backend.get(ctx.learner.submit(Learner.weights))
     ctx.weights.start(ctx.backend.put(first))
-    queue = UpdateQueue(ctx, plan, first.version)
+    queue = UpdateQueue(ctx, ctx.plan, first.version)
     try:
         while True:
-            start, steps_before, learner_s, reports = clock(), ctx.timesteps, 0.0, list[Report]()
-            calls = 0  # those that collected: an agent may make several gradients of one fragment
-            most = MAX_CALLS * len(ctx.workers)
-            while not queue.done or not (
-                len(reports) >= most or plan.is_over(calls / len(ctx.workers), ctx.timesteps - steps_before)
-            ):
+            queue.begin()
+            while not queue.is_over():
                 for i in queue.free_workers():
-                    explore = plan.exploration(ctx.timesteps, i)
+                    explore = ctx.plan.exploration(ctx.timesteps, i)
                     ctx.workers.start(i, Rollout.collect, ctx.weights, ctx.timesteps, explore)
                     queue.num_calls[i] += 1
-                wait_s, others = queue.patience()
-                if ctx.halted is not None:
-                    if ctx.halted():
-                        raise Halted
-                    wait_s = HALT_CHECK_S if wait_s is None else wait_s
-                for i, (report, data) in ctx.workers.finished(wait_s, others):
-                    reports.append(report)
-                    calls += report.num_steps > 0
-                    ctx.timesteps += report.num_steps
+                for i, (report, data) in ctx.workers.finished(*queue.patience()):
                     queue.add(Part(i, report, data))
                 queue.publish_finished()
                 if parts := queue.next_parts():
-                    before, batch = clock(), [part.data for part in parts]
-                    queue.running = ctx.learner.submit_parts(Learner.update, ctx.timesteps, *batch)
-                    queue.publish_finished()  # in one process it is done already
-                    learner_s += clock() - before
-            update = queue.summary()
-            if plan.max_parts is not None:
-                plan.storages = {"free": plan.max_parts - sum(queue.held.values()), **queue.held}
-            yield Iteration(reports, update, {"collect": clock() - start - learner_s, "learner": learner_s})
+                    queue.learn(parts)
+            yield queue.iteration()
     finally:  # a new loop does not know of these parts
-        plan.lost["stale"] += len(queue.waiting)
+        ctx.plan.lost["stale"] += len(queue.waiting)
+
+
+@dataclass(slots=True)
+class ReplayPlan:
+    """Settings and state of the replay loop."""
+
+    config: OffPolicyConfig
+    exploration: ExplorationSchedule
+    source: ReplaySource
+    pace: Pace
+    in_order: bool = False
+    """Whether all workers collect, and then the learner makes all updates that are owed: the same order on Ray as in one process."""
+    filled: bool = False
+    """Whether the buffer holds the rows that learning starts with."""
+    rows_needed: int | None = None
+    """Rows at which it is filled; None: those of the settings."""
+    counted: deque[list[int]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """[steps that called for updates, updates made] of the last iterations."""
+    reports: list[Report] = field(default_factory=list)
+    """Of this iteration."""
+    began: float = 0.0
+    """When this iteration began, by `clock`."""
+    learner_s: float = 0.0
+    """Seconds of this iteration in which the learner worked."""
+
+    def begin(self) -> int:
+        """Begin an iteration; returns the environment steps so far."""
+        self.counted.append([0, 0])
+        self.reports, self.began, self.learner_s = [], clock(), 0.0
+        return self.pace.timesteps
+
+    def patience(self, ctx: Context) -> tuple[float | None, Sequence[Future[object]], int]:
+        """How long to wait for workers, for what else, and for how many: the arguments of `Group.finished`."""
+        return 0.0 if self.is_due() else None, (), len(ctx.workers) if self.in_order else 1
+
+    def insert(self, ctx: Context, worker: int, report: Report, fragment: Future[Trajectory]) -> None:
+        """Store a fragment, unless it is lost. Once learning has started, add the updates that it calls for to those owed."""
+        if not ctx.workers.reachable([fragment]):
+            return
+        self.reports.append(report)
+        ctx.learner.submit(Learner.observe, report)
+        self.source.insert(worker, fragment)
+        if not self.filled:
+            self.filled = self.source.holds(self.rows_needed or self.config.rows_to_start())
+        ctx.timesteps = self.pace.count(report, self.filled)
+        if self.filled and not self.pace.warms_up():
+            self.counted[-1][0] += report.num_steps
+
+    def explore(self, worker: int) -> Mapping[str, float | Array]:
+        """The exploration settings of a worker."""
+        return {"random": True} if self.pace.warms_up() else self.exploration(self.pace.timesteps, worker)
+
+    def is_due(self) -> bool:
+        """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
+        if self.source.emptied:
+            self.source.emptied = self.filled = False
+            self.pace.owed, self.rows_needed = 0.0, self.source.rows_to_go_on
+        return self.pace.due() > 0
+
+    def learn(self) -> Future[Weights]:
+        """Make the updates that are due; returns the new weights."""
+        start = clock()
+        num, weights = self.source.learn(self.pace.due(), self.pace.timesteps)
+        self.pace.owed -= num
+        self.counted[-1][1] += num
+        self.learner_s += clock() - start
+        return weights
+
+    def iteration(self, metrics: Mapping[str, float]) -> Iteration:
+        """What this iteration did, with the learner's metrics, the ratio of samples to steps over the last iterations, and the exploration
+        settings of worker 0."""
+        collect_s = clock() - self.began - self.learner_s
+        more = {k: float(np.mean(v)) for k, v in self.explore(0).items() if k != "random"}
+        steps, updates = (sum(counts) for counts in zip(*self.counted, strict=True))
+        if steps and updates:
+            more |= {"samples_per_insert": self.config.batch_size * updates / steps, "a_l_ratio": steps / updates}
+        update = Metrics({**metrics, **more, **self.source.metrics()}, self.counted[-1][1])
+        return Iteration(self.reports, update, {"collect": collect_s, "learner": self.learner_s})
+
+
+@dataclass(slots=True)
+class AsynchronousPlan:
+    """Settings and state of the asynchronous loop. A part is what one call of a worker returns: a fragment, a gradient, fitness."""
+
+    update_size: int
+    """Size of one update, in the units of `Report.size`."""
+    min_parts: int
+    """Fewest parts of an update: one for each learner."""
+    in_flight: int
+    """Most calls of one worker that are running or whose parts wait for the learner."""
+    steps_per_iteration: int | None
+    """Environment steps of an iteration; None: it ends after one call per worker."""
+    exploration: ExplorationSchedule
+    max_staleness: int | None = None
+    """Parts made with weights more than this many updates old are dropped; None keeps all."""
+    lost: dict[str, int] = field(default_factory=lambda: {"stale": 0})
+    """Number of parts dropped."""
+    max_parts: int | None = None
+    """Most parts at a time that are being collected, waiting or being learned from. None: bounded by `in_flight` alone."""
+    max_steps: int | None = None
+    """Environment steps after which an iteration ends in any case; None: no such limit."""
+    storages: dict[str, int] = field(default_factory=dict)
+    """Where max_parts is given, at the end of the last iteration: how many are free, filling (being collected) and full (waiting or
+    being learned from)."""
 
 
 @dataclass(slots=True)
@@ -300,22 +274,48 @@ class Part:
 
 
 class UpdateQueue:
-    """The parts that wait for the learner, and the update that is running."""
+    """The parts that wait for the learner, the update that is running, and what this iteration has done so far."""
 
     def __init__(self, ctx: Context, plan: AsynchronousPlan, version: int) -> None:
         self.ctx, self.plan, self.version = ctx, plan, version
         self.waiting: list[Part] = []
         """In the order of arrival."""
         self.running: tuple[Future[Metrics], Future[Weights]] | None = None
-        self.done: list[Metrics] = []
-        """Updates that ended in this iteration."""
         self.num_calls = [0] * len(ctx.workers)
         """Calls of each worker so far."""
         self._size = 1
         """`Report.size` of the newest part."""
         self._learning: list[Part] = []
         """Parts of the running update."""
+
+    def begin(self) -> None:
+        """Begin an iteration."""
+        self._began, self._steps_before, self._learner_s = clock(), self.ctx.timesteps, 0.0
+        self._reports: list[Report] = []
+        self._num_collected = 0
+        """Calls that collected: an agent may make several gradients of one fragment."""
+        self._done: list[Metrics] = []
+        """Updates that ended in this iteration."""
         self._staleness: list[int] = []
+
+    def is_over(self) -> bool:
+        """Whether the iteration has an update, and as many calls and environment steps as the plan says."""
+        plan, num, steps = self.plan, len(self.num_calls), self.ctx.timesteps - self._steps_before
+        if not self._done:
+            return False
+        if len(self._reports) >= MAX_CALLS * num or (plan.max_steps is not None and steps >= plan.max_steps):
+            return True
+        return self._num_collected >= num if plan.steps_per_iteration is None else steps >= plan.steps_per_iteration
+
+    def iteration(self) -> Iteration:
+        """What the iteration did: its updates as one, with the means of their metrics."""
+        metrics = means(self._done)
+        metrics["staleness"] = float(np.mean(self._staleness))
+        update = Metrics(metrics, sum(update.num_updates for update in self._done))
+        if self.plan.max_parts is not None:
+            self.plan.storages = {"free": self.plan.max_parts - sum(self.held.values()), **self.held}
+        collect_s = clock() - self._began - self._learner_s
+        return Iteration(self._reports, update, {"collect": collect_s, "learner": self._learner_s})
 
     def _is_enough(self, parts: Sequence[Part], coming: int = 0) -> bool:
         """Whether `parts` and `coming` more, each as large as the newest, make an update."""
@@ -348,17 +348,31 @@ class UpdateQueue:
         return {"filling": filling, "full": len(self.waiting) + len(self._learning)}
 
     def add(self, part: Part) -> None:
+        """Take a part that a worker has made."""
         self.waiting.append(part)
         self._size = part.report.size
+        self._reports.append(part.report)
+        self._num_collected += part.report.num_steps > 0
+        self.ctx.timesteps += part.report.num_steps
 
     def patience(self) -> tuple[float | None, list[Future[object]]]:
-        """(seconds to wait for workers, futures that also end the waiting)."""
+        """(seconds to wait for workers, futures that also end the waiting): the arguments of `Group.finished`.
+
+        Raises:
+            Halted: the iteration is to be broken off.
+        """
+        pending: list[Future[object]] = []
+        wait_s: float | None = 0.0 if self.running is None and self._is_enough(self.waiting) else None
         if self.running is not None:
             update = self.running[0]
             pending = self._pending(update)
-            left_s = max(0.0, update.deadline - time.monotonic()) if isinstance(update, Call) else None
-            return (left_s if pending else 0.0), pending
-        return (0.0 if self._is_enough(self.waiting) else None), []
+            wait_s = max(0.0, update.deadline - time.monotonic()) if isinstance(update, Call) and pending else 0.0
+            wait_s = None if pending and not isinstance(update, Call) else wait_s
+        if self.ctx.halted is not None:
+            if self.ctx.halted():
+                raise Halted
+            wait_s = HALT_CHECK_S if wait_s is None else wait_s
+        return wait_s, pending
 
     def _pending(self, update: Future[object]) -> list[Future[object]]:
         """The futures that the running update still waits for."""
@@ -374,16 +388,23 @@ class UpdateQueue:
             fresh = [part for part in self.waiting if 0 <= self.version - part.report.version <= oldest]
             self.plan.lost["stale"] += len(self.waiting) - len(fresh)
             self.waiting = fresh
-            if not self._is_enough(fresh):
-                return []
         if self.ctx.workers.absent:
             there = self.ctx.workers.reachable([part.data for part in self.waiting])
             self.waiting = [part for part in self.waiting if part.data in there]
-            if not self._is_enough(self.waiting):
-                return []
+        if not self._is_enough(self.waiting):
+            return []
         num = next(n for n in range(1, len(self.waiting) + 1) if self._is_enough(self.waiting[:n]))
         self._learning, self.waiting = self.waiting[:num], self.waiting[num:]
         return self._learning
+
+    def learn(self, parts: Sequence[Part]) -> None:
+        """Let the learner begin an update."""
+        start = clock()
+        self.running = self.ctx.learner.submit_parts(
+            Learner.update, self.ctx.timesteps, *(part.data for part in parts)
+        )
+        self.publish_finished()  # in one process it is done already
+        self._learner_s += clock() - start
 
     def publish_finished(self) -> None:
         """Count the running update and publish its weights, if it is done."""
@@ -392,7 +413,7 @@ class UpdateQueue:
         update, weights = self.running
         parts, self.running, self._learning = self._learning, None, []
         try:
-            self.done.append(done := self.ctx.backend.get(update))
+            self._done.append(done := self.ctx.backend.get(update))
         except ArgumentLost as error:  # it did not begin; what is there of its parts is learnt from with others
             kept = self.ctx.workers.intact([part.data for part in parts], error)
             self.waiting = [*(part for part in parts if part.data in kept), *self.waiting]
@@ -400,11 +421,3 @@ class UpdateQueue:
         self._staleness += [self.version - part.report.version for part in parts]
         self.version = done.version
         self.ctx.weights.publish(weights)
-
-    def summary(self) -> Metrics:
-        """The updates of this iteration as one, with the means of their metrics; starts counting anew."""
-        metrics = means(self.done)
-        metrics["staleness"] = float(np.mean(self._staleness))
-        summary = Metrics(metrics, sum(update.num_updates for update in self.done))
-        self.done, self._staleness = [], []
-        return summary

@@ -4,7 +4,7 @@
     rollout = raypid.roles.Rollout(setup, worker_index=0)
     rollout = ray.remote(raypid.roles.Rollout).remote(setup, 0)
 
-`Rollout`, `Replay`, `ParameterServer`, `Learner`, `Evaluator` and `Setup` are public; the other names are internal.
+`Rollout`, `Replay`, `ParameterServer`, `Learner`, `Evaluator`, `Setup` and `Pace`, which counts for them, are public; the other names are internal.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raypid.roles.evaluator import Evaluator as Evaluator
     from raypid.roles.learner import Learner as Learner
+    from raypid.roles.pace import Pace as Pace
     from raypid.roles.parameter_server import ParameterServer as ParameterServer
     from raypid.roles.replay import Replay as Replay
     from raypid.roles.rollout import Rollout as Rollout
     from raypid.roles.setup import Setup as Setup
 
-_PUBLIC = ("Evaluator", "Learner", "ParameterServer", "Replay", "Rollout", "Setup")
+_PUBLIC = ("Evaluator", "Learner", "Pace", "ParameterServer", "Replay", "Rollout", "Setup")
 
 if not TYPE_CHECKING:
 

@@ -27,6 +27,7 @@ from raypid.nn.network_spec import NetworkSpec
 from raypid.phases import phase
 from raypid.plugins.modules import apart, entry_name, names_file
 from raypid.roles.learner import Learner
+from raypid.roles.pace import Pace
 from raypid.roles.parameter_server import ParameterServer, SharedParameters
 from raypid.roles.program_worker import Program
 from raypid.roles.replay import Replay
@@ -218,9 +219,9 @@ class _Builder:
         """Settings of the replay loop."""
         c = self.setup.config
         assert isinstance(c, OffPolicyConfig)
-        round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-        slack = 0.0 if self.backend.name == "local" else round_steps * c.updates_per_step
-        return ReplayPlan(c, partial(self.setup.algorithm.exploration, c), self._replay_source(c, learner), slack)
+        source = self._replay_source(c, learner)
+        pace = Pace(self.setup, 0 if self.backend.name == "local" else max(1, c.num_workers), source.chunk)
+        return ReplayPlan(c, partial(self.setup.algorithm.exploration, c), source, pace)
 
     def asynchronous_plan(self) -> AsynchronousPlan:
         """Settings of the asynchronous loop."""

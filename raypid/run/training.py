@@ -217,9 +217,9 @@ class Training:
     def warm_up_steps(self) -> tuple[int, int]:
         """Environment steps with random actions before learning starts: as a rule, and where too few episodes end. 0 once they are over."""
         plan = self.context.replay
-        if plan is None or not plan.warms_up(self.timesteps):
+        if plan is None or not plan.pace.warms_up():
             return 0, 0
-        return plan.config.start_steps, plan.config.warm_up_steps(plan.episodes)
+        return plan.config.start_steps, plan.config.warm_up_steps(plan.pace.episodes)
 
     @property
     def has_own_program(self) -> bool:
@@ -667,7 +667,7 @@ class Training:
 
     def _counters(self) -> dict[str, float]:
         """How far the run has come, for a checkpoint's manifest. `restore` reads them by name."""
-        owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.owed}
+        owed = {} if self.context.replay is None else {"owed_updates": self.context.replay.pace.owed}
         counts = {"iteration": self.iteration, "num_episodes": self.num_episodes, "num_updates": self.num_updates}
         saved = {"num_saves": self.num_saves, "time_total_s": self.time_total_s}
         end = {} if self.run_end is None else {"run_end": self.run_end}
@@ -724,6 +724,8 @@ class Training:
         """Go on counting from here."""
         counters = mark.counters
         self.context.timesteps = int(counters["timesteps_total"])
+        if self.context.replay is not None:
+            self.context.replay.pace.timesteps = self.context.timesteps
         self.iteration: int = int(counters["iteration"])
         self.num_episodes: int = int(counters["num_episodes"])
         self._updates_reported: int = int(counters["num_updates"]) + self.context.losses.counts["updates"]
@@ -748,11 +750,11 @@ class Training:
         replay = self.context.replay
         if replay is None:
             return
-        replay.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
+        replay.pace.episodes = max(self.num_episodes, self.num_updates)  # an update shows that the warm-up is over
         folder = saved.path / checkpoint.REPLAY
         self.replay_restored, replay.filled = folder.is_dir(), False
         replay.source.saved, replay.rows_needed = folder if self.replay_restored else None, None
-        replay.owed = owed if self.replay_restored else 0.0
+        replay.pace.owed = owed if self.replay_restored else 0.0
         if not self.replay_restored:
             replay.source.clear()
             self.notes.append(f"{saved.path} has no replay buffer: it fills up before learning goes on")

@@ -675,11 +675,11 @@ class Group(Generic[R, D]):
         self._running[index].append(Call(self, [index], method, args, pair=True, patience_s=patience_s))
 
     def finished(
-        self, timeout_s: float | None, others: Sequence[Future[object]] = ()
+        self, timeout_s: float | None, others: Sequence[Future[object]] = (), num: int = 1
     ) -> list[tuple[int, tuple[R, Future[D]]]]:
         """The calls that have ended, as (role, (report, future of the data)): by role, and in the order of the calls.
 
-        Waits up to `timeout_s` seconds (None: as long as calls may take) for the first of them, or for one of the futures
+        Waits up to `timeout_s` seconds (None: as long as calls may take) for the first `num` of them, or for one of the futures
         `others`. A role that was lost or is overdue is replaced, and its calls are forgotten. Where no role is there, waits for one.
 
         Raises:
@@ -693,7 +693,7 @@ class Group(Generic[R, D]):
         if until is None and not others:
             return []
         wait_s = self.timeout_s if until is None else max(0.0, until - time.monotonic())
-        self._wait_for_first(others, wait_s if timeout_s is None else min(wait_s, timeout_s))
+        self._wait_for_first(others, wait_s if timeout_s is None else min(wait_s, timeout_s), num)
         futures = [call.firsts[i] for i, calls in enumerate(self._running) for call in calls]
         ready = set(self.backend.wait(futures, num=len(futures), timeout=0)[0]) if futures else set()
         done: list[tuple[int, tuple[R, Future[D]]]] = []
@@ -706,12 +706,14 @@ class Group(Generic[R, D]):
                         calls[0].since = time.monotonic()
         return done
 
-    def _wait_for_first(self, others: Sequence[Future[object]], wait_s: float) -> None:
-        """Wait for a call that has ended or for one of `others`, and look after nodes meanwhile."""
+    def _wait_for_first(self, others: Sequence[Future[object]], wait_s: float, num: int) -> None:
+        """Wait for `num` calls that have ended or for one of `others`, and look after nodes meanwhile."""
         until = time.monotonic() + wait_s
         while futures := [*others, *(calls[0].firsts[i] for i, calls in enumerate(self._running) if calls)]:
             left_s = max(0.0, until - time.monotonic())
-            if self.backend.wait(futures, num=1, timeout=min(left_s, LOOK_S))[0] or left_s <= LOOK_S:
+            enough = min(num, len(futures))
+            ready, _ = self.backend.wait(futures, num=enough, timeout=min(left_s, LOOK_S))
+            if len(ready) >= enough or left_s <= LOOK_S:
                 return
             self.look()
 
