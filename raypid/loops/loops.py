@@ -77,7 +77,9 @@ class ReplayPlan:
     exploration: ExplorationSchedule
     source: ReplaySource
     slack: float = 0.0
-    """Updates that may be owed while workers are still sent out: none in one process, one round of fragments on Ray."""
+    """Updates that may be owed while workers are still sent out: none in one process and in order, else one round of fragments."""
+    in_order: bool = False
+    """Whether all workers collect, and then the learner makes all updates that are owed: the same order on Ray as in one process."""
     owed: float = 0.0
     """Updates that the steps so far call for and that have not been made yet."""
     filled: bool = False
@@ -231,7 +233,8 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                     if weights is not published:
                         ctx.weights.publish(published := weights)
                     ctx.workers.start(i, Rollout.collect, ctx.weights, plan.explore(ctx.timesteps, i))
-            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.is_due() else None):
+            num_awaited = len(ctx.workers) if plan.in_order else 1
+            for i, (report, fragment) in ctx.workers.finished(0.0 if plan.is_due() else None, num=num_awaited):
                 if ctx.workers.reachable([fragment]):
                     reports.append(report)
                     plan.insert(ctx, i, report, fragment)

@@ -241,9 +241,10 @@ class _Builder:
         """Settings of the replay loop."""
         c = self.config
         assert isinstance(c, OffPolicyConfig)
-        round_steps = c.fragment_length * c.num_envs_per_worker * max(1, c.num_workers)
-        slack = 0.0 if self.backend.name == "local" else round_steps * c.updates_per_step
-        return ReplayPlan(c, partial(self.algorithm.exploration, c), self._replay_source(c, learner), slack)
+        in_order = self.backend.name == "local" or c.exact_resume
+        slack = 0.0 if in_order else c.fragment_length * c.num_streams * c.updates_per_step
+        exploration = partial(self.algorithm.exploration, c)
+        return ReplayPlan(c, exploration, self._replay_source(c, learner), slack, in_order)
 
     def asynchronous_plan(self) -> AsynchronousPlan:
         """Settings of the asynchronous loop."""

@@ -387,12 +387,12 @@ class WorkerGroup(Generic[R, D]):
         self._running[index].append(_Call(method.__name__, args, report, data, time.monotonic() + patience))
 
     def finished(
-        self, timeout_s: float | None, others: Sequence[Future[object]] = ()
+        self, timeout_s: float | None, others: Sequence[Future[object]] = (), *, num: int = 1
     ) -> list[tuple[int, tuple[R, Future[D]]]]:
         """The calls that have ended, as (worker, (report, future of the data)): by worker, and in the order of the calls.
 
-        Waits up to `timeout_s` seconds (None: as long as calls may take) for the first of them, or for one of the futures
-        `others`. A worker that was lost or is overdue is replaced. Its calls are forgotten, and `lost` counts it. Where no worker is
+        Waits up to `timeout_s` seconds (None: as long as calls may take) until `num` of them have ended, or all that are under way, or one
+        of the futures `others`. A worker that was lost or is overdue is replaced. Its calls are forgotten, and `lost` counts it. Where no worker is
         there, waits for one.
 
         Raises:
@@ -411,7 +411,7 @@ class WorkerGroup(Generic[R, D]):
             return []
         until = min((call.deadline for call in first), default=time.monotonic() + self.timeout_s)
         wait = max(0.0, until - time.monotonic())
-        self._wait_for_first(others, wait if timeout_s is None else min(wait, timeout_s))
+        self._wait_for(others, wait if timeout_s is None else min(wait, timeout_s), num)
         done: list[tuple[int, tuple[R, Future[D]]]] = []
         asked = [i for i, calls in enumerate(self._running) if calls]
         while asked:
@@ -430,12 +430,13 @@ class WorkerGroup(Generic[R, D]):
             asked = [i for i in sorted(ended) if self._running[i]]
         return done
 
-    def _wait_for_first(self, others: Sequence[Future[object]], wait_s: float) -> None:
-        """Wait for a call that has ended or for one of `others`, and look after nodes meanwhile."""
+    def _wait_for(self, others: Sequence[Future[object]], wait_s: float, num: int) -> None:
+        """Wait until `num` calls, or all, have ended, one of `others` counting as a call. Look after nodes meanwhile."""
         until = time.monotonic() + wait_s
         while futures := [*others, *(calls[0].report for calls in self._running if calls)]:
             left_s = max(0.0, until - time.monotonic())
-            if self.backend.wait(futures, num=1, timeout=min(left_s, LOOK_S))[0] or left_s <= LOOK_S:
+            num = min(num, len(futures))
+            if len(self.backend.wait(futures, num, min(left_s, LOOK_S))[0]) == num or left_s <= LOOK_S:
                 return
             self.look()
 
