@@ -232,6 +232,8 @@ def test_exact_resume_on_ray(run: str, config: dict[str, Any], ray_session: Any,
         np.testing.assert_array_equal(resumed.get_weights().flat, weights)
     if not config.get("num_learners") and not config.get("num_replay_shards"):
         beside = {name: value for name, value in config.items() if name != "num_cpus_per_worker"}
+        for result in first + expected:
+            del result["lost/fragments"], result["lost/nodes"]  # one process loses none
         with Agent(run, beside, backend="local") as local:
             assert_equal(first, history(local, 2))
             local.save(tmp_path / "local")
