@@ -112,11 +112,7 @@ class OffPolicyConfig(Config):
     def own_idle(self) -> dict[str, str]:
         drawn = ("priority_exponent", "importance_exponent", "importance_steps")
         return {
-            **unless(
-                self.learner_sync == "all_reduce",
-                "with learner_sync asynchronous, whose runs differ anyway",
-                "exact_resume",
-            ),
+            **unless(self.learner_sync == "all_reduce", "with learner_sync asynchronous", "exact_resume"),
             **unless(self.a_l_ratio is None, "beside a_l_ratio, which sets the same ratio", "samples_per_insert"),
             **unless(self.prioritized, "unless prioritized is true", *drawn),
             **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
