@@ -14,9 +14,9 @@ SMALL = {"seed": 1, "vectorizer": "sync", "num_envs_per_worker": 2, "model.hidde
 ROWS = {**SMALL, "fragment_length": 16, "batch_size": 16}
 GRADIENTS = {**SMALL, "fragment_length": 16}
 REPLAY = {
-    **SMALL, "start_steps": 32, "steps_per_iteration": 32, "batch_size": 8, "samples_per_insert": 1, "buffer_size": 512,
+    **SMALL, "fragment_length": 1, "start_steps": 32, "steps_per_iteration": 32, "batch_size": 8, "samples_per_insert": 1, "buffer_size": 512,
 }  # fmt: skip
-SEQUENCES = {**REPLAY, "model.memory_size": 4, "burn_in": 2, "sequence_length": 4}
+SEQUENCES = {**REPLAY, "fragment_length": 8, "model.memory_size": 4, "burn_in": 2, "sequence_length": 4}
 EPISODES = {**SMALL, "population": 4, "time_limit": 50}
 TWO = {"num_workers": 2, "backend": "local"}
 POLE, CART, ARM, CATCH = "CartPole-v1", "raypid/PositionCartPole-v0", "Pendulum-v1", "raypid/Catch-v0"
@@ -62,7 +62,7 @@ LOCAL: dict[str, tuple[str, str, Settings]] = {
     "DQN image": ("DQN", CATCH, {**REPLAY, **PICTURE}),
     "DQN prioritized": ("DQN", POLE, {**REPLAY, "prioritized": True, "n_step": 3, "frame_stack": 2}),
     "Rainbow": ("Rainbow", POLE, REPLAY),
-    "ApeX": ("ApeX", POLE, {**REPLAY, **TWO, "num_replay_shards": 0}),
+    "ApeX": ("ApeX", POLE, {**REPLAY, **TWO, "fragment_length": 32, "num_replay_shards": 0}),
     "R2D2": ("R2D2", CART, SEQUENCES),
     "SQN": ("SQN", POLE, REPLAY),
     "SAC": ("SAC", ARM, REPLAY),
@@ -96,8 +96,8 @@ IN_STEP: dict[str, tuple[str, str, Settings]] = {
 OUT_OF_STEP: dict[str, tuple[str, str, Settings]] = {
     "A3C on Ray": ("A3C", POLE, {**GRADIENTS, **RAY}),
     "APPO on Ray": ("APPO", POLE, {**ROWS, **RAY, "num_learners": 1}),
-    "SAC on Ray": ("SAC", ARM, {**REPLAY, **RAY}),
-    "ApeX on Ray": ("ApeX", POLE, {**REPLAY, **RAY}),
+    "SAC on Ray": ("SAC", ARM, {**REPLAY, **RAY, "fragment_length": 8}),
+    "ApeX on Ray": ("ApeX", POLE, {**REPLAY, **RAY, "fragment_length": 32}),
     "ES on Ray": ("ES", POLE, {**EPISODES, **RAY}),
 }
 """Runs on Ray of which only the names of results are recorded."""
@@ -145,7 +145,7 @@ SHORTCUTS = {
     "QUIET": "--quiet --final-episodes 0",
     "SMALL": "--num-envs-per-worker 2 --fragment-length 16 --batch-size 16 --seed 0 --quiet --final-episodes 0",
     "SHORT": "$SMALL --stop training_iteration=1",
-    "SAC": "raypid train --run SAC --env Pendulum-v1 --num-envs-per-worker 2 --start-steps 32 --steps-per-iteration 32 "
+    "SAC": "raypid train --run SAC --env Pendulum-v1 --num-envs-per-worker 2 --fragment-length 1 --start-steps 32 --steps-per-iteration 32 "
     "--batch-size 8 --samples-per-insert 1 --buffer-size 512 --seed 0 --quiet --final-episodes 2",
 }
 """Variables of the shell in the commands below."""

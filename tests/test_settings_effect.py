@@ -35,7 +35,7 @@ ON_POLICY = {
     "num_threads": 1,
 }
 REPLAY = {
-    "num_envs_per_worker": 2, "start_steps": 16, "steps_per_iteration": 24, "batch_size": 8, "buffer_size": 40,
+    "num_envs_per_worker": 2, "fragment_length": 1, "start_steps": 16, "steps_per_iteration": 24, "batch_size": 8, "buffer_size": 40,
     "samples_per_insert": 3.0, "updates_per_call": 3, "num_threads": 1, "model": {"hidden": [8, 8]},
 }  # fmt: skip
 PENDULUM: Settings = {"env": "Pendulum-v1", "time_limit": 20}

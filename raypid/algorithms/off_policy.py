@@ -36,9 +36,9 @@ class OffPolicyConfig(Config):
 
     model: ModelConfig = field(default_factory=partial(ModelConfig, hidden=None, activation="relu"))
     """The network."""
-    fragment_length: int = 1
-    """Rows that one call collects from each environment. On Ray it is 8 or more unless it is given: a call should take
-    10 to 300 ms there. Shorter calls cost more, longer ones act with older weights."""
+    fragment_length: int = 8
+    """Rows that one call collects from each environment. Longer ones act with older weights, shorter ones cost more: on
+    Ray, a call should take 10 to 300 ms."""
     buffer_size: int = 200_000
     """Steps that the replay buffer holds, over all shards or learners. New ones overwrite the oldest. More take more
     memory."""
@@ -112,7 +112,7 @@ class OffPolicyConfig(Config):
     def own_idle(self) -> dict[str, str]:
         drawn = ("priority_exponent", "importance_exponent", "importance_steps")
         return {
-            **unless(not self.on_ray, "on Ray for algorithms with replay, whose runs differ anyway", "exact_resume"),
+            **unless(self.learner_sync == "all_reduce", "with learner_sync asynchronous", "exact_resume"),
             **unless(self.a_l_ratio is None, "beside a_l_ratio, which sets the same ratio", "samples_per_insert"),
             **unless(self.prioritized, "unless prioritized is true", *drawn),
             **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
@@ -173,12 +173,6 @@ class OffPolicyConfig(Config):
     def num_streams(self) -> int:
         """Number of environments of all workers."""
         return self.num_envs_per_worker * max(1, self.num_workers)
-
-    @property
-    def ray_fragment_length(self) -> int:
-        """Rows of a call on Ray, where nobody has said how many: 8, or as many as the buffer holds twice. With 1, two workers made SAC slower
-        than none."""
-        return max(self.fragment_length, min(8, self.buffer_size // (2 * self.num_streams)))
 
     @property
     def updates_per_step(self) -> float:

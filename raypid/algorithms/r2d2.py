@@ -38,7 +38,6 @@ class R2D2Config(DQNConfig):
     )
     """The network."""
     batch_size: int = tunable(512, 128, 2048, "powers of 2")
-    fragment_length: int = 8
     dueling: bool = True
     prioritized: bool = True
     priority_exponent: float = 0.9

@@ -400,9 +400,7 @@ class UpdateQueue:
     def learn(self, parts: Sequence[Part]) -> None:
         """Let the learner begin an update."""
         start = clock()
-        self.running = self.ctx.learner.submit_parts(
-            Learner.update, self.ctx.timesteps, *(part.data for part in parts)
-        )
+        self.running = self.ctx.learner.submit_parts(Learner.update, self.ctx.timesteps, *(part.data for part in parts))
         self.publish_finished()  # in one process it is done already
         self._learner_s += clock() - start
 

@@ -219,9 +219,10 @@ class _Builder:
         """Settings of the replay loop."""
         c = self.setup.config
         assert isinstance(c, OffPolicyConfig)
+        in_order = self.backend.name == "local" or c.exact_resume
         source = self._replay_source(c, learner)
-        pace = Pace(self.setup, 0 if self.backend.name == "local" else max(1, c.num_workers), source.chunk)
-        return ReplayPlan(c, partial(self.setup.algorithm.exploration, c), source, pace)
+        pace = Pace(self.setup, 0 if in_order else max(1, c.num_workers), source.chunk)
+        return ReplayPlan(c, partial(self.setup.algorithm.exploration, c), source, pace, in_order)
 
     def asynchronous_plan(self) -> AsynchronousPlan:
         """Settings of the asynchronous loop."""

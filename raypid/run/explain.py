@@ -92,7 +92,7 @@ _BY_ENVIRONMENT: dict[str, list[object]] = {
     "gae_lambda": [0.95, 0.98],
     "clip": [0.2],
     "num_envs_per_worker": [8, 16],
-    "fragment_length": [256, 128, 8],
+    "fragment_length": [256, 128],
     "n_step": [5],
     "normalize_observations": [False],
     "num_threads": [1],

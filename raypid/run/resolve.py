@@ -18,7 +18,6 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from raypid.algorithms.base import Algorithm
-from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.callbacks import Callbacks, check_hooks
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
@@ -371,7 +370,7 @@ def _settings(request: RunRequest, name: str) -> SettledRun:
     asked = _with_whole_paths(algorithm.Config().replace(laid))
     sources = {key: tuple(each) for key, each in sources_by_setting(laid).items()}
     run = SettledRun(request=request, run=name, config=asked, sources=sources)
-    run = run.choose(_by_themselves(algorithm, asked, given, given_names(laid)))
+    run = run.choose(_by_themselves(algorithm, asked, given))
     config = run.config
     num = config.num_learners
     if num > 1 and not algorithm.several_learners:
@@ -390,9 +389,9 @@ def _with_whole_paths(config: Config) -> Config:
 
 
 def _by_themselves(
-    algorithm: AlgorithmClass, config: Config, given: Mapping[str, str], laid: Mapping[str, str]
+    algorithm: AlgorithmClass, config: Config, given: Mapping[str, str]
 ) -> dict[str, tuple[object, str]]:
-    """Choose what follows from other settings: the id within env_config, GPUs and learners, fragments on Ray, a seed."""
+    """Choose what follows from other settings: the id within env_config, GPUs and learners, a seed."""
     chosen: dict[str, tuple[object, str]] = {}
     env, env_config = by_id(config.env, config.env_config)
     if env != config.env:
@@ -405,8 +404,6 @@ def _by_themselves(
             chosen["num_gpus"] = (num_gpus, "one for each id in gpu")
         if "num_learners" not in given and num_gpus > 1 and algorithm.several_learners and config.on_ray:
             chosen["num_learners"] = (int(config.num_gpus if "num_gpus" in given else num_gpus), "one for each GPU")
-    if config.on_ray and isinstance(config, OffPolicyConfig) and "fragment_length" not in laid:
-        chosen["fragment_length"] = (config.ray_fragment_length, "a call on Ray costs as much as some steps")
     if config.seed is None:
         chosen["seed"] = (int(np.random.SeedSequence().generate_state(1)[0] >> 1), "drawn")
     return chosen

@@ -587,10 +587,13 @@ class Training:
         told = group.call_each if patience_s is None else partial(group.answers, patience_s=patience_s)
         workers = told(Rollout.state_dict)
         self.num_saves += 1
-        in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow == "sync"
+        in_order = self.backend.name == "local" or ALGORITHMS.get(self.run).flow != "async"
+        replay = self.context.replay
         # without an order runs differ anyway, by which worker is first
         if self.config.exact_resume and in_order and patience_s is None:
-            self.context.workers.call_all(Rollout.boundary, self.num_saves)
+            group.call_all(Rollout.boundary, self.num_saves)
+            if replay is not None:
+                replay.source.forget()  # a resumed run, too, begins without samples that are on their way
             self._loop = self._new_loop()  # a resumed run, too, acts with the newest moments
         learner = self.context.learner
         asked = learner.submit(Learner.state_dict), learner.submit(Learner.weights)  # one round trip for both
@@ -600,7 +603,6 @@ class Training:
             "workers": {str(i): w for i, w in workers.items()},
             "episodes": {"rewards": np.array(self.rewards), "lengths": np.array(self.lengths, np.int64)},
         }
-        replay = self.context.replay
         manifest: dict[str, object] = {"algorithm": self.run, "config": self.plain_config(), "score": score}
         manifest |= {"program": self.program, "counters": self._counters(), CHANGES: self.changes}
         manifest |= {"gone_back": self.fallback.gone_back} if self.fallback.gone_back else {}

@@ -216,16 +216,14 @@ def test_ppo_decides_by_the_kind_of_actions(env: str, entropy_coef: float, num_e
 @pytest.mark.parametrize(
     ("run", "settings", "length"),
     [
-        ("SAC", {"num_workers": 2}, 8), ("DQN", {"num_workers": 100, "buffer_size": 8_000}, 5),
-        ("DQN", {"backend": "ray"}, 8), ("DQN", {"num_workers": 2, "fragment_length": 1}, 1), ("DQN", {}, 1),
+        ("SAC", {}, 8), ("SAC", {"num_workers": 2}, 8), ("DQN", {"num_workers": 2, "fragment_length": 1}, 1),
         ("ApeX", {"num_workers": 2}, 32), ("A2C", {"num_workers": 2}, 16),
     ],
 )  # fmt: skip
-def test_replay_on_ray_collects_several_rows_a_call(run: str, settings: dict[str, Any], length: int) -> None:
+def test_workers_do_not_change_how_many_rows_a_call_collects(run: str, settings: dict[str, Any], length: int) -> None:
     found = resolved(run, "CartPole-v1", **settings)
     assert found.config.fragment_length == length
-    told = [source for source in found.sources.get("fragment_length", []) if source.kind == "adapted"]
-    assert len(told) == (length in (5, 8))
+    assert all(source.kind != "adapted" for source in found.sources.get("fragment_length", []))
 
 
 @pytest.mark.parametrize(

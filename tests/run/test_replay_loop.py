@@ -24,11 +24,12 @@ from raypid.run.agent import Agent
 from raypid.run.events import Listener
 from raypid.run.resolve import resolve_config
 from raypid.runtime.supervisor import RolesFailed
+from raypid.settings.config import ConfigError
 from raypid.types import tree_map
 
 SMALL = {
     "model": {"hidden": (16, 16)}, "batch_size": 16, "num_envs_per_worker": 2, "start_steps": 60, "start_episodes": 0, "buffer_size": 2000,
-    "steps_per_iteration": 100, "seed": 3, "num_threads": 1, "samples_per_insert": 2.0, "evaluation_interval": 0,
+    "steps_per_iteration": 100, "seed": 3, "num_threads": 1, "samples_per_insert": 2.0, "evaluation_interval": 0, "fragment_length": 1,
 }  # fmt: skip
 DQN = {**SMALL, "env": "fragile:Fragile"}
 SAC = {**SMALL, "env": "Pendulum-v1"}
@@ -36,8 +37,15 @@ SHARDED = {
     **DQN, "buffer_size": 8000, "num_workers": 2, "num_replay_shards": 2, "prioritized": True, "fragment_length": 8,
     "updates_per_call": 2, "num_cpus_per_worker": 0.1,
 }  # fmt: skip
-SKIPPED = ("time_", "timing/", "env_steps_per_s", "learner/samples_per_insert", "learner/a_l_ratio")
-"""Clocks, and ratios since the process began."""
+SKIPPED = (
+    "time_",
+    "timing/",
+    "env_steps_per_s",
+    "learner/samples_per_insert",
+    "learner/a_l_ratio",
+    "parameter_server/",
+)
+"""Clocks, and what counts since the process began."""
 
 
 def history(agent: Agent, num: int) -> list[dict[str, Any]]:
@@ -179,6 +187,7 @@ EXACT: list[tuple[str, dict[str, Any]]] = [
     ("Rainbow", {**DQN, "model": {"hidden": (8,)}}),
     ("SQN", {**DQN, "num_workers": 2, "backend": "local"}),
     ("TD3", {**SAC, "frame_stack": 3}),
+    ("R2D2", {**DQN, "model": {"hidden": (8,), "memory_size": 8}, "sequence_length": 8, "burn_in": 2}),
 ]
 
 
@@ -196,6 +205,50 @@ def test_exact_resume(run: str, config: dict[str, Any], tmp_path: Path) -> None:
             expected = history(resumed, 1)
         whole.restore(again)  # into an agent that has come further
         assert_equal(expected, history(whole, 1))
+
+
+TWO = {"num_workers": 2, "num_cpus_per_worker": 0.1, "fragment_length": 4, "exact_resume": True}
+ON_RAY: list[tuple[str, dict[str, Any]]] = [
+    ("SAC", {**SAC, **TWO, "prioritized": True, "normalize_observations": True}),
+    ("DQN", {**DQN, **TWO, "num_learners": 1, "parameter_server": True}),
+    ("R2D2", {**EXACT[-1][1], **TWO}),
+    ("TD3", {**SAC, **TWO, "num_learners": 2, "normalize_observations": True}),
+    ("ApeX", {**SHARDED, **TWO, "normalize_observations": True}),
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "config"),
+    [pytest.param(*case, id=case[0], marks=[pytest.mark.ci_slow] if i else []) for i, case in enumerate(ON_RAY)],
+)
+def test_exact_resume_on_ray(run: str, config: dict[str, Any], ray_session: Any, tmp_path: Path) -> None:
+    with Agent(run, config) as whole:
+        first = history(whole, 2)
+        path = whole.save(tmp_path)
+        expected = history(whole, 2)
+        weights = whole.get_weights().flat
+    with Agent.from_checkpoint(path) as resumed:
+        assert_equal(expected, history(resumed, 2))
+        np.testing.assert_array_equal(resumed.get_weights().flat, weights)
+    if not config.get("num_learners") and not config.get("num_replay_shards"):
+        beside = {name: value for name, value in config.items() if name != "num_cpus_per_worker"}
+        for result in first + expected:
+            del result["lost/fragments"], result["lost/nodes"]  # one process loses none
+        with Agent(run, beside, backend="local") as local:
+            assert_equal(first, history(local, 2))
+            local.save(tmp_path / "local")
+            assert_equal(expected, history(local, 2))
+            np.testing.assert_array_equal(local.get_weights().flat, weights)
+
+
+@pytest.mark.parametrize(
+    ("run", "more"),
+    [("SAC", {"num_learners": 2, "learner_sync": "asynchronous"}), ("A3C", {}), ("IMPALA", {}), ("ES", {})],
+)
+def test_exact_resume_is_refused_where_who_is_first_decides(run: str, more: dict[str, Any]) -> None:
+    env = "Pendulum-v1" if run == "SAC" else "CartPole-v1"
+    with pytest.raises(ConfigError, match="exact_resume has no effect .*asynchronous"):
+        Agent(run, env=env, num_workers=2, exact_resume=True, **more)
 
 
 def test_a_resume_during_warm_up_and_before_the_first_step(tmp_path: Path) -> None:
