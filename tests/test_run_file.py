@@ -158,6 +158,7 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
     assert shell("--config", "one.json", "--out", "run", "--quiet")[0] == 0
     Path("settings.yaml").write_text("lr: 1")
     Path("code.py").write_text("lr = 1")
+    Path("run.toml").write_text("lr = 1")
     Path("binary.yaml").write_bytes(b"\xff\xfe")
     Path("found").mkdir()
     Path("found/best.json").write_text('{"algorithm": "PPO", "env": "CartPole-v1", "settings": {}}')
@@ -173,9 +174,10 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "run/result.json": "run/params.json repeats that run",
         "found/best.json": "--tuned found takes",
         "planned/experiment.json": "raypid train --resume planned` goes on with it",
-        "code.py": "is code, not settings",
+        "code.py": "is no YAML or JSON file of settings",
+        "run.toml": "is no YAML or JSON file of settings",
         "binary.yaml": "is no text file",
-        "https://example.com/x.yaml": "is a web address",
+        "https://example.com/x.yaml": "There is no file",
         "[1]": "a list",
         '{"lr": ': "not valid JSON",
         "": "--config is empty",

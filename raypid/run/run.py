@@ -317,7 +317,7 @@ class Run(Listener):
         """Save what was learnt before the error `ending` ends the run, and write it down, with the worker's own traceback if there is one;
         returns what to say of that."""
         if not isinstance(ending, Exception):  # a second Ctrl-C
-            return self.remarks.left_at_once(self.newest, self.result)
+            return self.remarks.unsaved(self.newest, self.result)
         if isinstance(ending, Diverged):  # it says itself what there is
             self.agent.keep_evidence(ending)
         self._renew_record()
@@ -343,11 +343,7 @@ class Run(Listener):
             why = "" if known else why
         newest = self.newest
         if not is_saved or newest is None:
-            lost = self.remarks.lost_since(newest, self.result)
-            begin = "Nothing was saved" if why or lost or newest is None else "All finished iterations are saved"
-            how = "" if newest is None else self.remarks.goes_on(newest)
-            parts = "; ".join(filter(None, [why, lost, how]))
-            return f"{begin}: {parts}." if parts else f"{begin}."
+            return self.remarks.unsaved(newest, self.result, why)
         saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {self.remarks.goes_on()}."
         return f"{saved} {self._note_gone_back()}".strip()
 

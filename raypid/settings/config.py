@@ -132,13 +132,7 @@ class Settings:
 def is_set(settings: Settings, name: str) -> bool:
     """Whether a field has a value: it is given one once, by the constructor. A class without slots has its default beside that."""
     slot = getattr(type(settings), name, None)
-    if not isinstance(slot, types.MemberDescriptorType):
-        return name in vars(settings)
-    try:
-        slot.__get__(settings)
-    except AttributeError:
-        return False
-    return True
+    return hasattr(settings, name) if isinstance(slot, types.MemberDescriptorType) else name in vars(settings)
 
 
 _OF_FIT = ("fit(stop=...)", "fit(checkpoint_interval=...)", "fit(keep_checkpoints=...)", "fit(final_episodes=...)")
@@ -151,21 +145,9 @@ def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> No
     Raises:
         ConfigError: names them, and what each is called here or may be meant to be.
     """
-    for name in values:
-        if not isinstance(name, str):
-            raise ConfigError(f"The name of a setting is text, not {shown(name)}.")
     known = {*hints, *(f"model.{name}" for name in type_hints(ModelConfig) if hints.get("model") is ModelConfig)}
     if wrong := [key for key in _flat(values) if _setting(_name_in(key, hints)) not in known]:
-        raise ConfigError(unknown("setting", wrong, [*known, *_OF_FIT]) + _of_environment(wrong, values.get("env")))
-
-
-def _of_environment(names: Collection[str], env: object) -> str:
-    """Say which of these settings are arguments of the environment that was given as a class or a function; "" if none is."""
-    taken: Collection[str] = ()
-    with contextlib.suppress(TypeError, ValueError):  # not callable, or written in C
-        taken = inspect.signature(env).parameters  # type: ignore[arg-type]
-    given = ", ".join(f"{name!r}: ..." for name in names if name in taken)
-    return f" The environment takes arguments as env_config={{{given}}}." if given else ""
+        raise ConfigError(unknown("setting", wrong, [*known, *_OF_FIT]))
 
 
 def nested(current: C, key: str, value: object) -> C:
@@ -191,7 +173,13 @@ def nested(current: C, key: str, value: object) -> C:
 
 
 def canonical(key: str) -> str:
-    """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch"."""
+    """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch".
+
+    Raises:
+        ConfigError: it is not text.
+    """
+    if not isinstance(key, str):
+        raise ConfigError(f"The name of a setting is text, not {shown(key)}.")
     full, aliases = key.replace("-", "_"), other_names("ALIASES")
     within = aliases.get(full.removeprefix("model."), "")
     return within if within.startswith("model.") else aliases.get(full, full)
@@ -235,16 +223,6 @@ class Given(dict[str, object]):
         return rest
 
 
-def by_our_names(given: Mapping[str, object]) -> Given:
-    """The settings by our names, where the other ones need no remark."""
-    known = given if isinstance(given, Given) else Given(given)
-    plain = other_names("UNREMARKED")
-    names = {key: plain.get(key.replace("-", "_"), key) if isinstance(key, str) else key for key in known}
-    ours = Given({names[key]: value for key, value in known.items()})
-    ours.sources = {names[key]: known.sources_of(key) for key in known}
-    return ours
-
-
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
     """Lay the settings `above` over those `below`; the network's one by one. What is below and says the same as a setting above is
     dropped."""
@@ -266,10 +244,11 @@ def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
 
 def _flat(values: Mapping[str, object]) -> Given:
     """The settings with those of `model` (a mapping or a ModelConfig) by their full names ("model.hidden"), so that one of them does not
-    replace all."""
-    flat = Given({})
-    for key, value in values.items():
-        sources = values.sources_of(key) if isinstance(values, Given) else [Source("given", "", value)]
+    replace all, and by our names where the other ones need no remark."""
+    flat, plain = Given({}), other_names("UNREMARKED")
+    for written, value in values.items():
+        sources = values.sources_of(written) if isinstance(values, Given) else [Source("given", "", value)]
+        key = plain.get(str(written).replace("-", "_"), written)
         if isinstance(value, ModelConfig):
             value = value.to_dict()
             sources = [*sources[:-1], replace(sources[-1], value=value)]
@@ -347,12 +326,9 @@ def coerce(key: str, value: object, hint: object) -> object:
     try:
         return _fit(value, hint)
     except _MISFITS:
-        kind, most = type(value).__name__, ""
-        if isinstance(value, int) and abs(value) >= 2**64:
-            most = " of at most 64 bits"
         what, told = by_name(value, key)
-        what = what if told else f"{what} ({kind})"
-        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told}") from None
+        what = what if told else f"{what} ({type(value).__name__})"
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {what}.{told}") from None
 
 
 _MISFITS = (ValueError, OverflowError)

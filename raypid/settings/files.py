@@ -227,8 +227,6 @@ def read_block(marked: Marked, keys: Keys = ()) -> Block:
 
 def entries(values: Mapping[str, object], keys: Keys = ()) -> Iterator[tuple[Keys, str, object]]:
     """Yield place, name as written, and value of each word and setting: those beside `config`, those in it, the network's one by one."""
-    if wrong := [key for key in values if not isinstance(key, str)]:
-        raise ConfigError(f"The name of a setting is text, not {shown(wrong[0])}.")
     for key, value in sorted(values.items(), key=lambda item: item[0] == "config"):
         if key in ("config", "model") and isinstance(value, Mapping) and not word_of(value):
             for place, inner, part in entries(value, (*keys, key)):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.plugins.registry import ALGORITHMS
-from raypid.settings.config import Given, Source, by_our_names, overlay
+from raypid.settings.config import Given, Source, overlay
 from raypid.settings.stops import read_stop
 
 
@@ -62,8 +62,8 @@ class RunRequest:
             "out": None if self.out is None else Path(self.out),
             "tuned": self.tuned or False,
             "resume": self.resume if self.resume in (None, True) else Path(str(self.resume)),
-            "settings": by_our_names(self.settings),
-            "recorded": by_our_names(self.recorded),
+            "settings": overlay({}, self.settings),
+            "recorded": overlay({}, self.recorded),
         }
         for name, value in taken.items():
             object.__setattr__(self, name, value)
