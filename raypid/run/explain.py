@@ -26,8 +26,8 @@ _GROUPS = {**Config.groups, "run": (*Config.groups["run"], "run", "stop", "out",
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
-_NAME, _VALUE, _WIDE = 23, 14, 30
-"""Columns of a name, of a value, and of values where the terminal has room for them."""
+_NAME, _VALUE = 23, 14
+"""Columns of a name and of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,7 @@ class Explanation:
             everything: also settings that nobody has touched; `how` says what shows these.
         """
         seen = [row for row in self.rows if everything or not row.is_plain]
-        column = _column(seen, width)
-        parts = {
-            group: [line for row in seen if row.group == group for line in _lines(row, width, column)]
-            for group in _ORDER
-        }
+        parts = {group: [line for row in seen if row.group == group for line in _lines(row, width)] for group in _ORDER}
         placed = _placement_lines(self.placement, width)
         changes = [textwrap.wrap(described(change), width - 2) for change in self.changes]
         parts["placement (workers and learners reserve CPUs, nothing else does)"] = placed
@@ -213,17 +209,10 @@ def _placement_lines(placement: Sequence[NodeShare], width: int) -> list[str]:
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent=" " * (_NAME + 3))]
 
 
-def _column(rows: Sequence[Row], width: int) -> int:
-    """The columns of values: as many as the longest takes, if all that follows them still fits."""
-    wide = max((size for row in rows if (size := len(shown(row.value))) <= _WIDE), default=_VALUE)
-    fits = all(_NAME + wide + len(row.origin()) + 4 <= width for row in rows)
-    return wide if fits else min(wide, _VALUE)
-
-
-def _lines(row: Row, width: int, column: int) -> list[str]:
-    """A row: name, value in so many columns, origin; what does not fit goes on below."""
-    text = f"  {row.name:{_NAME}} {shown(row.value):{column}} {row.origin()}"
-    return textwrap.wrap(text, width, subsequent_indent=" " * (_NAME + column + 4))
+def _lines(row: Row, width: int) -> list[str]:
+    """A row: name, value, origin; what does not fit goes on below."""
+    text = f"  {row.name:{_NAME}} {shown(row.value):{_VALUE}} {row.origin()}"
+    return textwrap.wrap(text, width, subsequent_indent=" " * (_NAME + _VALUE + 4))
 
 
 def _named(source: Source) -> str:

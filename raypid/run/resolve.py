@@ -50,11 +50,10 @@ from raypid.settings.config import (
     canonical,
     given_names,
     gpu_ids,
-    is_none,
     overlay,
     sources_by_setting,
 )
-from raypid.settings.files import PROGRAM, for_algorithm, read_run, saved_options
+from raypid.settings.files import PROGRAM, for_algorithm, read_run, refuse_program, saved_options
 from raypid.settings.request import RunRequest, join
 from raypid.settings.saved import settings_for
 from raypid.settings.stops import STEPS
@@ -191,11 +190,12 @@ def standing(request: RunRequest) -> RunRequest:
 
 def settle(request: RunRequest) -> SettledRun:
     """Resolve what needs no environment; errors as `resolve`. A seed is drawn if none is given."""
-    notes = _notes(request)
     request, saved = _resumed(request) if request.resume is not None else (_new(request), None)
     assert request.run is not None
     run = _settings(request, request.run)
-    return replace(run, saved=saved, stop=check_stop(request.stop, known_keys(run.run, run.config)), notes=notes)
+    return replace(
+        run, saved=saved, stop=check_stop(request.stop, known_keys(run.run, run.config)), notes=request.notes
+    )
 
 
 def _in_out(request: RunRequest) -> RunRequest:
@@ -252,7 +252,7 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     steps = int(RunFolder(folder, tolerant=True).last("timesteps_total", 0))
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
-    return replace(file, stop=params["stop"], notes=(note,), is_begun=True)
+    return replace(file, stop=params["stop"], notes=(note,))
 
 
 def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
@@ -289,10 +289,9 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     if not config.on_ray:
         del names["address"]  # nothing will be joined
     check_names(folder, names, trusted=request.trust or manifest["signed"], given=given)
-    program = manifest.get("program", "")
-    if program and not program.startswith("raypid."):
-        how = f"build one in Python, call restore({str(folder)!r}) and then train"
-        raise ConfigError(f"{folder} was trained by {program}, which has its own run and update: {how}.")
+    refuse_program(
+        folder, manifest.get("program", ""), f"build one in Python, call restore({str(folder)!r}) and then train"
+    )
     if any(given.get(name) is not None for name in _BEGINS_FROM):
         raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
     if not request.is_whole:
@@ -322,18 +321,6 @@ def _new(request: RunRequest) -> RunRequest:
         raise ConfigError("Give tuned settings or a run's params.json, which has a value for every setting: not both.")
     about = request.tuned if isinstance(request.tuned, str) else f"{request.run} on {entry_name(env)}"
     return replace(request, recorded=Given(tuned_settings(request.run, env, request.tuned), "tuned", about))
-
-
-def _notes(request: RunRequest) -> tuple[str, ...]:
-    """The notes on what was read, and that a repeated run may end elsewhere."""
-    interval = request.laid.get("evaluation_interval")
-    ends = any(str(key).startswith("evaluation/") for key in request.stop or ())
-    if not (request.recorded and request.is_whole and not request.is_begun and ends and is_none(interval)):
-        return request.notes
-    note = (
-        "Evaluations go by the clock: this run may end at another step than before, unless evaluation_interval is set."
-    )
-    return (*request.notes, note)
 
 
 def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, object]:

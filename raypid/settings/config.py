@@ -60,14 +60,18 @@ class Settings:
         """Return a copy with `values` laid over it. Keys may be dotted ("model.hidden"), with "-" in place of "_".
 
         Raises:
-            ConfigError: an unknown key (the message names the nearest ones) or a value of the wrong type.
+            ConfigError: an unknown key (the message names the nearest ones), a value of the wrong type, or two names of one setting with
+                two values.
         """
-        changed = copy.copy(self)
-        hints, said_again = type_hints(type(self)), self._said_again(values)
+        changed, hints, names = copy.copy(self), type_hints(type(self)), dict[str, str]()
         check_known(values, hints)
-        for raw_key, value in values.items():
-            if raw_key.replace("-", "_") in said_again:
-                continue
+        for raw_key, value in sorted(values.items(), key=lambda item: canonical(item[0]) != item[0]):
+            name = canonical(raw_key)
+            first = names.setdefault(name, raw_key)
+            # another name wins over ours in a copy of all settings
+            is_copied = first == name and values[first] == getattr(self, name, values[first])
+            if first != raw_key and values[first] != value and not is_copied:
+                raise ConfigError(f"{raw_key!r} and {first!r} are the same setting: give one of them.")
             key, _, rest = _name_in(raw_key, hints).partition(".")
             current = getattr(changed, key)
             if isinstance(current, Settings):
@@ -82,24 +86,6 @@ class Settings:
                 value = coerce(key, value, hints[key])
             object.__setattr__(changed, key, value)
         return changed
-
-    def _said_again(self, values: Mapping[str, object]) -> set[str]:
-        """Return the settings that `values` leaves as they are by their own name, and sets by another.
-
-        Raises:
-            ConfigError: two names of one setting, with two values.
-        """
-        given = {key.replace("-", "_"): value for key, value in values.items() if isinstance(key, str)}
-        again: set[str] = set()
-        aliases = other_names("ALIASES")
-        for ours in {aliases[name] for name in given if name in aliases}:
-            first, *others = (name for name in given if aliases.get(name) == ours)
-            before = getattr(self, ours, given.get(ours))
-            for other in [*others, *([ours] if ours in given else [])]:
-                if given[other] != given[first] and (other != ours or given[ours] != before):
-                    raise ConfigError(f"{first!r} and {other!r} are the same setting: give one of them.")
-                again.add(other)
-        return again
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dataclass_fields__:  # it would have no effect
@@ -251,16 +237,10 @@ def _flat(values: Mapping[str, object]) -> Given:
         key = plain.get(str(written).replace("-", "_"), written)
         if isinstance(value, ModelConfig):
             value = value.to_dict()
-            sources = [*sources[:-1], replace(sources[-1], value=value)]
-        is_group = key == "model" and not word_of(value)
-        if is_group and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        if key == "model" and isinstance(value, Mapping) and not word_of(value):
             for name, part in value.items():
                 flat[f"model.{name}"] = part
-                flat.sources[f"model.{name}"] = [
-                    Source(s.kind, s.detail, s.value[name])
-                    for s in sources
-                    if isinstance(s.value, Mapping) and name in s.value
-                ]
+                flat.sources[f"model.{name}"] = [replace(sources[-1], value=part)]
         else:
             flat[key], flat.sources[key] = value, sources
     return flat
@@ -288,10 +268,9 @@ def _setting(key: str) -> str:
 
 def renamed(values: Mapping[str, object]) -> list[str]:
     """Say of settings that were given by another name what they are called here: a sentence, or none."""
-    given = [key.replace("-", "_") for key in _flat(values)]
-    aliases, unremarked = other_names("ALIASES"), other_names("UNREMARKED")
+    given, aliases = [key.replace("-", "_") for key in _flat(values)], other_names("ALIASES")
     plain = dict.fromkeys(name if name in aliases else name.removeprefix("model.") for name in given)
-    told = [f"{name} is called {aliases[name]}" for name in plain if name in aliases and name not in unremarked]
+    told = [f"{name} is called {aliases[name]}" for name in plain if name in aliases]
     return [f"{', '.join(told)} here"] if told else []
 
 

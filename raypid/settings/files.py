@@ -314,8 +314,25 @@ def saved_options(values: Mapping[str, object]) -> dict[str, int]:
 # -- params.json ---------------------------------------------------------------------------------------------------
 
 
+def refuse_program(where: object, program: str, how: str) -> None:
+    """Refuse a run whose collecting or learning a class of the user's has replaced, which settings do not say.
+
+    Raises:
+        ConfigError: names the class, and `how` it goes on.
+    """
+    if program and not program.startswith("raypid."):
+        raise ConfigError(f"{where} was trained by {program}, which has its own run and update: {how}.")
+
+
 def unsigned(values: Mapping[str, object]) -> dict[str, object]:
-    """What a file says of a run at its beginning; of a record without what is no setting."""
+    """What a file says of a run at its beginning; of a record without what is no setting.
+
+    Raises:
+        ConfigError: it is of a run with a program of the user's.
+    """
+    refuse_program(
+        values.get("run", "The run"), str(values.get(PROGRAM, "")), "build one in Python, with these settings"
+    )
     first = first_settings(values) if is_record(values) else dict(values)
     return {key: value for key, value in first.items() if key not in (SIGNATURE, PROGRAM)}
 

@@ -45,8 +45,6 @@ class RunRequest:
     """run, stop, out and each of `options` -> where it came from."""
     notes: tuple[str, ...] = ()
     """What the user should know of what was read."""
-    is_begun: bool = False
-    """Whether `recorded` is of a run that ended before its first checkpoint, and begins once more in its own folder."""
     is_whole: bool = False
     """A run with a folder, as `raypid train` makes one, and not an agent alone: its folder is checked, and it may begin once more."""
     python: bool = True
