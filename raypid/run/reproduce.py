@@ -14,7 +14,7 @@ from raypid.envs.resolve import package_of, resolve
 from raypid.run.agent import Agent
 from raypid.run.known_return import tuned_runs_here
 from raypid.run.resolve import SettledRun
-from raypid.settings.tuned import TUNED, Record, record
+from raypid.settings.tuned import TUNED, Record
 from raypid.types import Array
 
 CHECK_EPISODES, CONFIRM_EPISODES = 10, 50
@@ -148,8 +148,7 @@ def other_versions(record: Record) -> str:
 
 
 def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
-    """Return notes at the start of a run. If it is resumed: where it goes on. If it is new: that it leaves tuned settings unused, or that the
-    tuned settings were recorded with other versions of packages.
+    """Return notes at the start of a run: if it is resumed, where it goes on; if it is new, that it leaves tuned settings unused.
 
     Args:
         run: the run as it was asked for.
@@ -159,8 +158,6 @@ def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
     env, tuned = str(run.config.env), run.request.tuned
-    if tuned is True and (recorded := record(run.run, env)) and (changed := other_versions(recorded)):
-        return [f"Tuned settings: {changed}"]
     is_repeated = run.request.recorded_run is not None
     if not tuned and not is_repeated and (run.run, env) in TUNED and tuned_runs_here(run.run, env):
         return [f"{run.run} has tuned settings for {env}: {how} uses them."]

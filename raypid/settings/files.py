@@ -147,7 +147,7 @@ class Block:
         return min(named, key=lambda name: (starts[name], -len(name)), default="")
 
     def check(self, cls: type[Config]) -> None:
-        """Check each setting by itself; of a grid each value.
+        """Check each setting by itself; of what varies the form alone, since each trial checks its own values.
 
         Raises:
             ConfigError: settings that do not exist, or that do not fit.
@@ -161,19 +161,12 @@ class Block:
             if inside := [name for name in type_hints(Words) if name in names and name not in type_hints(cls)]:
                 raise ConfigError(f"{inside[0]} stands within config, and belongs beside it.")
         for key, value in self.settings.items():
-            self._check_value(defaults, canonical(key), value, self.places[canonical(key)])
-
-    def _check_value(self, defaults: Config, name: str, value: object, place: Keys) -> None:
-        if name == "seed" and isinstance(value, list | tuple):
-            return  # seeds, which the experiment checks
-        for path, word, spec in specs(value):
-            with self.located(prefix=f"{'.'.join([name, *map(str, path)])}: ", place=place):
-                check_spec(word, spec)
-        if word_of(value) == GRID:
-            for i, one in enumerate(value[GRID]):  # type: ignore[index]
-                self._check_value(defaults, name, one, (*place, GRID, i))
-        elif not any(True for _ in specs(value)) and (refusal := _refusal(defaults, name, value)):
-            raise self.marked.error(f"{refusal}{_meant(defaults, name, value)}", place)
+            name, place = canonical(key), self.places[canonical(key)]
+            for path, word, spec in specs(value):
+                with self.located(prefix=f"{'.'.join([name, *map(str, path)])}: ", place=place):
+                    check_spec(word, spec)
+            if not makes_several(name, value) and (refusal := _refusal(defaults, name, value)):
+                raise self.marked.error(f"{refusal}{_meant(defaults, name, value)}", place)
 
 
 _AMBIGUOUS = ("run", "stop", "config", "out", "repeat")
@@ -254,7 +247,6 @@ def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
     block = read_block(marked)
     several = [word for word in Words.several if getattr(block.words, word) not in (None, 1)]
     several += [name for key, value in block.settings.items() if makes_several(name := canonical(key), value)]
-    several += ["run"] if word_of(block.words.run) else []
     with block.located():
         if several:
             file = "FILE" if marked.kind == "flag" else marked.path

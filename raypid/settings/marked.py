@@ -154,8 +154,6 @@ def _no_yaml(name: str, error: yaml.YAMLError) -> ConfigError:
     if mark is None:  # a character that no text has
         return ConfigError(f"{name} is not YAML: {reason(error)}.")
     problem = " ".join(str(error.problem or error.context).split())  # type: ignore[attr-defined]
-    if "'\\t'" in problem:
-        problem = "there is a tab, and YAML is indented by spaces"
     return ConfigError(f"{name}:{mark.line + 1}: this is not YAML: {problem}.")
 
 
