@@ -298,8 +298,6 @@ def test_settings_do_not_change_also_without_slots() -> None:
     for name in ("lr", "extra", "gamma"):
         with pytest.raises(AttributeError, match="Settings do not change"):
             setattr(config, name, 1.0)
-        with pytest.raises(AttributeError, match="Settings do not change"):
-            delattr(config, name)
 
 
 def test_what_is_no_setting_cannot_be_set() -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeAlias, TypeVar
@@ -508,21 +508,20 @@ def _by_environment(
             except ConfigError:
                 chosen[name] = (False, "other settings forbid it")
     as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
-    long = algorithm.where_long if as_they_are and first.time_limit in LONG_EPISODES else {}
-    if all(map(is_open, tuple(long)[:1])):
-        why = f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"
-        chosen |= {name: (value, why) for name, value in long.items() if is_open(name)}
-    why = f"no episode terminates within {LOOK} random steps"
-    endless = algorithm.where_endless if first.terminates is False else {}
-    chosen |= {name: (value, why) for name, value in endless.items() if name not in idle and is_open(name)}
-    streams: Mapping[str, object] = {}
+    is_long = as_they_are and first.time_limit in LONG_EPISODES and all(map(is_open, tuple(algorithm.where_long)[:1]))
+    is_endless, no_end = first.terminates is False, f"no episode terminates within {LOOK} random steps"
     # a memory's gradients reach back over a whole fragment
-    may_choose = not network.memory and all(map(is_open, algorithm.where_native))
-    if may_choose and first.terminates is False and first.step_s < FAST_S:
-        streams, why = algorithm.where_fast, f"{why}, and a step takes under {1000 * FAST_S:g} ms"
-    elif may_choose and algorithm.where_native and is_native(env_spec_of(config)):
-        streams, why = algorithm.where_native, "environments step as one vector"
-    return chosen | {name: (value, why) for name, value in streams.items()}
+    may_split = not network.memory and bool(algorithm.where_native) and all(map(is_open, algorithm.where_native))
+    is_fast = may_split and is_endless and first.step_s < FAST_S
+    rules = (
+        (is_long, algorithm.where_long, f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"),
+        (is_endless, algorithm.where_endless, no_end),
+        (is_fast, algorithm.where_fast, f"{no_end}, and a step takes under {1000 * FAST_S:g} ms"),
+        (may_split and not is_fast and is_native(env_spec_of(config)), algorithm.where_native, "environments step as one vector"),
+    )  # fmt: skip
+    for _, values, why in filter(itemgetter(0), rules):
+        chosen |= {name: (value, why) for name, value in values.items() if name not in idle and is_open(name)}
+    return chosen
 
 
 def sample_key(run: SettledRun) -> str:

@@ -101,9 +101,6 @@ class Settings:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("Settings do not change: take a copy, config.replace(...).", name=name)
-
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}

@@ -108,7 +108,7 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
         (["plot", "a", "--ouput", "b"], "Did you mean '--out'"),
         (["tune", "--run", "PPO", "--trails", "9"], "Did you mean '--trials'?"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5", "--stop", "6"], "or --stop has another one"),
-        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "reward=2,reward=3"], "has two values for one criterion"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "reward=2,reward=3"], "has two values for 'episode_reward_mean'"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5min"], "is no number of environment steps"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "10m"], "M is a million steps"),
     ],
