@@ -16,13 +16,10 @@ from raypid.run.assembly import learner_threads
 from raypid.run.resolve import ResolvedRun
 from raypid.runtime.plan import NodeShare
 from raypid.settings.address import ENVIRONMENT, chosen
-from raypid.settings.config import Config, Source, is_none, overlay
-from raypid.settings.files import OPTIONS
+from raypid.settings.config import Source, is_none, overlay
 from raypid.storage.changes import Change, described
 
 DEFAULT = "default"
-_GROUPS = {**Config.groups, "run": (*Config.groups["run"], "run", "stop", "out", *OPTIONS)}
-"""Group -> what stands in it, as in the command line's help; what begins with "model." is the network's, all else the algorithm's."""
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
@@ -40,13 +37,8 @@ class Row:
     sources: Sequence[Source] = ()
     """Where its value came from, last, and what it replaced; empty: it has its default."""
     default: object = None
-
-    @property
-    def group(self) -> str:
-        """Under which heading it stands."""
-        if self.name.startswith("model."):
-            return "network"
-        return next((group for group, names in _GROUPS.items() if self.name in names), "algorithm")
+    group: str = "run"
+    """Under which heading it stands."""
 
     @property
     def kind(self) -> str:
@@ -170,7 +162,7 @@ def explain(
         if name in chosen:
             value, why = chosen[name]
             found.append(Source("adapted", why, value))
-        rows.append(Row(name, value, found, attrgetter(name)(default)))
+        rows.append(Row(name, value, found, attrgetter(name)(default), config.group_of(name)))
     placement = run.plan.shares() if run.plan is not None and config.on_ray else ()
     return Explanation(f"{run.run} on {entry_name(config.env)}", rows, changes, placement)
 

@@ -640,6 +640,16 @@ class Config(Settings):
     """Rules for values, such as "be at least 0" (the keys of `RANGES` in this module) -> the fields of this class that they apply to. None always
     passes."""
 
+    @classmethod
+    def group_of(cls, name: str) -> str:
+        """The group that a setting belongs to, by its full name: what its class says (`groups`), or else the algorithm's."""
+        if name.partition(".")[0] == "model":
+            return "network"
+        said = (
+            group for owner in cls.__mro__ for group, names in vars(owner).get("groups", {}).items() if name in names
+        )
+        return next(said, "algorithm")
+
     @property
     def on_ray(self) -> bool:
         """Whether the run uses Ray."""

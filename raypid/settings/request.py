@@ -86,9 +86,7 @@ def join(*requests: RunRequest) -> RunRequest:
         joined: dict[str, Any] = {
             **said,
             "settings": overlay({} if one.recorded else whole.settings, one.settings),
-            "recorded": overlay(overlay(whole.recorded, whole.settings), one.recorded)
-            if one.recorded
-            else whole.recorded,
+            "recorded": overlay(whole.laid if one.recorded else whole.recorded, one.recorded),
             "options": {**whole.options, **one.options},
             "origins": {**whole.origins, **one.origins},
             "notes": (*whole.notes, *one.notes),
