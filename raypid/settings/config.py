@@ -80,8 +80,6 @@ class Settings:
                 if not isinstance(current, dict):
                     raise ConfigError(f"{raw_key!r}: {key} is a single value, it has no {rest!r}.")
                 value = {**current, rest: value}
-            elif key in _NAMES and is_none(value):
-                value = None
             else:
                 value = coerce(key, value, hints[key])
             object.__setattr__(changed, key, value)
@@ -282,10 +280,6 @@ def type_hints(cls: type[Settings]) -> dict[str, object]:
     """Return the type of each field."""
     hints = _hints_of(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-
-
-_NAMES = ("callbacks", "evaluation_env", "intrinsic_reward")
-"""Settings that take anything, and may be none."""
 
 
 def is_none(value: object) -> bool:
@@ -565,12 +559,12 @@ class Config(Settings):
     """Steps that exploration noise lasts. In every second episode, the random part of actions stays similar for about
     that long. This explores where single random steps cancel out (Eberhard et al. 2023). Such episodes stop if they
     earn less than the others. 1: new noise at every step."""
-    callbacks: object = None
+    callbacks: object | None = None
     """Hooks that the run calls: a `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
     """Training iterations between evaluations. 0: no evaluations. none: `raypid train` and `fit` spend up to a tenth of
     the time on evaluations, `train()` none."""
-    evaluation_env: object = None
+    evaluation_env: object | None = None
     """Environment of evaluations, given as env is (without env_config). It must have the same spaces. none: the one
     that is trained on."""
     evaluation_num_episodes: int = 10

@@ -31,7 +31,7 @@ from raypid.settings.config import (
     parse_value,
     type_hints,
 )
-from raypid.settings.marked import Keys, Marked, check_file, read_marked
+from raypid.settings.marked import Keys, Marked, read_marked
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import SHORT
 from raypid.settings.variants import GRID, WORDS, check_spec, specs, word_of
@@ -281,12 +281,7 @@ def _marked(text: str, option: str) -> Marked:
     name = text.removeprefix("@")
     if not name.strip():
         raise ConfigError(f"{option} is empty: {takes}.")
-    try:
-        check_file(name)
-    except ConfigError as error:
-        also = f" {takes}." if str(error).startswith("There is no file") else ""
-        raise ConfigError(f"{error}{also}") from None
-    return read_marked(name)
+    return read_marked(name, f" {takes}.")
 
 
 def file_of(text: str) -> Path | None:

@@ -71,15 +71,18 @@ class Marked:
         return ConfigError(f"{place}: {message}")
 
 
-def read_marked(path: str | Path) -> Marked:
+def read_marked(path: str | Path, instead: str = "") -> Marked:
     """Read a file whose outermost value is a mapping; a name that ends in .json is JSON, any other YAML.
 
+    Args:
+        instead: ends the message that there is no such file: what may be given in its place.
+
     Raises:
-        ConfigError: there is no such file (`check_file`), it cannot be read, is too large, or a key is no text or stands twice. The
+        ConfigError: there is no such file (`_check_file`), it cannot be read, is too large, or a key is no text or stands twice. The
             message begins with the file, and the line where one is known.
     """
     name = str(path)
-    check_file(name)
+    _check_file(name, instead)
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -94,7 +97,7 @@ def read_marked(path: str | Path) -> Marked:
         raise ConfigError(f"{name} cannot be read: {reason(error)}.") from None
 
 
-def check_file(name: str) -> None:
+def _check_file(name: str, instead: str) -> None:
     """Check that there is a file of this name that may hold settings.
 
     Raises:
@@ -105,7 +108,7 @@ def check_file(name: str) -> None:
     if os.path.isdir(name):
         raise ConfigError(f"{given} is a folder: name a YAML or JSON file. {_use_of(path)}".rstrip())
     if not os.path.isfile(name):
-        raise ConfigError(f"There is no file {given}.{near(name, files=True)}")
+        raise ConfigError(f"There is no file {given}.{near(name, files=True)}{instead}")
     if path.suffix in _OTHERS:
         raise ConfigError(f"{given} is no YAML or JSON file of settings.")
     if path.name in _NO_SETTINGS and (use := _use_of(path.parent)):
