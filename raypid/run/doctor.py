@@ -131,8 +131,7 @@ def end(run: RunFolder) -> Findings:
         advice = f"errors.txt has the traceback: mend the cause first. {advice}"
     elif ending.state == "finished":
         reached = " and ".join(f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in run.reached)
-        late = ", but it was killed before the final episodes were played" if run.has_lock else ""
-        severity, text, advice = "note", f"It reached its stop: {reached}{late}.", ""
+        severity, text, advice = "note", f"It reached its stop: {reached}.", ""
     elif run.has_lock and not run.ran_here:
         text = "No process of this machine holds the folder: the run was killed, or it is running on another machine."
     elif run.has_lock:

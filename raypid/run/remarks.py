@@ -210,5 +210,4 @@ def iteration_of(saved: Path) -> int:
 
 def _of_main(settings: Mapping[str, object]) -> list[str]:
     """The settings that name code of a script or of a notebook's cells, which no other process can import."""
-    named = ("env", "evaluation_env", "callbacks", "intrinsic_reward", "agent")
-    return [key for key in named if str(settings.get(key)).startswith("__main__:")]
+    return [key for key, value in settings.items() if str(value).startswith("__main__:")]
