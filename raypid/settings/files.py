@@ -317,9 +317,7 @@ def unsigned(values: Mapping[str, object]) -> dict[str, object]:
     Raises:
         ConfigError: it is of a run with a program of the user's.
     """
-    refuse_program(
-        values.get("run", "The run"), str(values.get(PROGRAM, "")), "build one in Python, with these settings"
-    )
+    refuse_program("The run", str(values.get(PROGRAM, "")), "build one in Python, with these settings")
     first = first_settings(values) if is_record(values) else dict(values)
     return {key: value for key, value in first.items() if key not in (SIGNATURE, PROGRAM)}
 
