@@ -60,8 +60,6 @@ class RunOptions:
     """Environment steps between checkpoints, instead of iterations; 0: only one at the end."""
     evaluation_steps: int = 0
     """Environment steps between evaluations; 0: as the agent's settings say."""
-    evaluation_episodes: int | None = None
-    """Episodes per evaluation; None: as the agent's settings say."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep. The best is kept too."""
     final_episodes: int = 50
@@ -156,8 +154,6 @@ class Run(Listener):
         agent, resumed = self.agent, self.agent.iteration
         self.has_begun = True
         agent.use_folder(self.folder)
-        if self.options.evaluation_episodes is not None:
-            agent.change_evaluations(evaluation_num_episodes=self.options.evaluation_episodes)
         agent.evaluations.plan(in_run=True, goal=self.stop.get(EVALUATION), every_steps=self.options.evaluation_steps)
         agent.control.reset(in_run=True, time_s=self.stop.get("time_total_s", math.inf))
         self._end_listening = agent.listen(self)
