@@ -313,7 +313,7 @@ class DistributedAgent:
             agent = Agent(look(settle(request), like))
         except ResourceError as error:
             raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
-        agent.add_notes(*map(_renamed, agent.take_notes()))
+        agent.notes = [*map(_renamed, agent.notes)]
         self._agent, self._compiled = agent, compiled
         if saved is not None:
             agent.restore(saved)

@@ -108,7 +108,7 @@ def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) 
         )
         cls = run if isinstance(run, type) and issubclass(run, Agent) else Agent
         agent = cls.of(settled)
-        agent.add_notes(*hints(agent, settled, "tuned=True" if request.python else "--tuned"))
+        agent.notes += hints(agent, settled, "tuned=True" if request.python else "--tuned")
         with agent:
             if cls.fit is not Agent.fit:
                 counts: Mapping[str, Any] = settled.request.options

@@ -235,10 +235,6 @@ class Training:
         place = {"step": self.timesteps, "iteration": self.iteration}
         self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
 
-    def add_notes(self, *texts: str) -> None:
-        """Add what the user should know once training begins."""
-        self.notes += texts
-
     def take_notes(self) -> list[str]:
         """The notes so far, each of which is shown once."""
         notes, self.notes = self.notes, []
