@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flags import one_of, several, whole
-from learning import TASKS
+from learning import LONG, TASKS
 
 import raypid
 from raypid.run.reproduce import TUNED_TASKS, measure, versions
@@ -31,7 +31,7 @@ TABLE = Path(__file__).parent / "results" / "tuned.md"
 def tasks() -> list[str]:
     """The task of each tuned entry that does not take most of an hour."""
     names = {(task.algo, task.env): name for name, task in TASKS.items() if task in TUNED_TASKS.values()}
-    return [names[entry] for entry in sorted(TUNED) if not TUNED_TASKS[entry].long]
+    return [names[entry] for entry in sorted(TUNED) if names[entry] not in LONG]
 
 
 def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for row in json.loads((TABLE.parent / "learning.json").read_text()):
         task = TASKS.get(row["task"])
-        if task is not None and task.long and (task.algo, task.env) in TUNED.keys() - measured:
+        if task is not None and row["task"] in LONG and (task.algo, task.env) in TUNED.keys() - measured:
             kept = ("seed", "backend", "threshold", "solved", "steps", "return", "seconds", "versions")
             entry = {"algorithm": task.algo, "env": task.env}
             found.append({**entry, **{key: row[key] for key in kept if key in row}})
@@ -63,7 +63,7 @@ def main() -> None:
             entry = {"algorithm": task.algo, "env": task.env, "seed": seed}
             if any(entry.items() <= row.items() for row in rows):
                 continue
-            found = measure(task, seed, task.backends[0])
+            found = measure(task, seed)
             reached = {"backend": found.backend, "threshold": task.threshold, "solved": found.solved}
             spent = {"steps": found.steps, "return": found.mean_return, "seconds": found.seconds}
             rows.append({**entry, **reached, **spent, "versions": versions(task.env)})

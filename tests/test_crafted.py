@@ -270,5 +270,5 @@ def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> 
         with pytest.raises(UserError, match="line 1, is not a JSON object"):
             read_results(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="it is a device or a pipe"):
+    with pytest.raises(UserError, match="There is no file"):
         read_marked(tmp_path / "pipe")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from learning import TASKS, run_task
+from learning import LONG, TASKS, backends_of, run_task
 
 QUICK = (
     "ppo-cartpole", "ppo-catch", "ppo-pendulum", "a2c-cartpole", "ppo-multi-discrete", "ppo-dict-cartpole", "dqn-cartpole",
 )  # fmt: skip
-LONG = [name for name, task in TASKS.items() if task.long]
-LOCAL = [name for name, task in TASKS.items() if "local" in task.backends and name not in (*QUICK, *LONG)]
-RAY = [name for name, task in TASKS.items() if "ray" in task.backends]
+LOCAL = [name for name in TASKS if "local" in backends_of(name) and name not in (*QUICK, *LONG)]
+RAY = [name for name in TASKS if "ray" in backends_of(name)]
 
 
 @pytest.mark.ci_slow

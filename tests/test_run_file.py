@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 import raypid
 from raypid.cli import main
 from raypid.plugins.trust import UntrustedError
-from raypid.run.resolve import settle
-from raypid.settings.config import ConfigError, Given
+from raypid.settings.config import ConfigError
 from raypid.settings.files import read_run
 
 SAVED = Path(__file__).parent / "fixtures" / "saved"
@@ -158,6 +156,7 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
     assert shell("--config", "one.json", "--out", "run", "--quiet")[0] == 0
     Path("settings.yaml").write_text("lr: 1")
     Path("code.py").write_text("lr = 1")
+    Path("run.toml").write_text("lr = 1")
     Path("binary.yaml").write_bytes(b"\xff\xfe")
     Path("found").mkdir()
     Path("found/best.json").write_text('{"algorithm": "PPO", "env": "CartPole-v1", "settings": {}}')
@@ -173,9 +172,10 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "run/result.json": "run/params.json repeats that run",
         "found/best.json": "--tuned found takes",
         "planned/experiment.json": "raypid train --resume planned` goes on with it",
-        "code.py": "is code, not settings",
+        "code.py": "is no YAML or JSON file of settings",
+        "run.toml": "is no YAML or JSON file of settings",
         "binary.yaml": "is no text file",
-        "https://example.com/x.yaml": "is a web address",
+        "https://example.com/x.yaml": "There is no file",
         "[1]": "a list",
         '{"lr": ': "not valid JSON",
         "": "--config is empty",
@@ -265,11 +265,13 @@ def test_a_run_without_a_stop_is_repeated_as_far_as_it_went(tmp_path: Path) -> N
         assert found.stop == ({"timesteps_total": steps} if steps else {}) and any(
             "128" in n for n in found.notes
         ) == bool(steps)
-    (tmp_path / "params.json").write_text(json.dumps({**params, "stop": {"evaluation/episode_reward_mean": 9}}))
-    found = replace(read_run(tmp_path / "params.json"), is_whole=True)
-    assert "Evaluations go by the clock" in settle(found).notes[0]
-    assert not settle(replace(found, settings=Given({"evaluation_interval": 2}))).notes
-    assert not settle(replace(found, stop={"timesteps_total": 9})).notes
+
+
+def test_a_run_with_a_program_of_its_own_is_not_repeated_without_it(tmp_path: Path) -> None:
+    params = {**raypid.IMPALA.DEFAULT_CONFIG, "env": "CartPole-v1", "run": "IMPALA", "stop": {}, "program": "mine:Own"}
+    (tmp_path / "params.json").write_text(json.dumps(params))
+    with pytest.raises(ConfigError, match="trained by mine:Own, which has its own run and update"):
+        read_run(tmp_path / "params.json")
 
 
 def test_a_wrong_setting_in_a_file_is_named_with_its_line(shell: Shell) -> None:

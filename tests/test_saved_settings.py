@@ -46,7 +46,7 @@ def test_the_command_line_takes_a_name_or_a_file(tmp_path: Path, capsys: pytest.
 
 
 def test_what_is_not_there_or_for_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no search has saved any"):
+    with pytest.raises(UserError, match="no tuned settings called 'fast'. `raypid list tuned` shows"):
         saved_settings.load("fast")
     saved_settings.save("fast", ENTRY)
     with pytest.raises(UserError, match="no tuned settings called 'fats'. Did you mean 'fast'"):

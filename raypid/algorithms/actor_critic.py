@@ -51,7 +51,7 @@ class ActorCriticConfig(OptimizerConfig, Config):
     normalize_advantages: bool = True
     """Scale the advantages of each minibatch to mean 0 and deviation 1. So steps of the policy do not depend on the
     size of rewards."""
-    intrinsic_reward: object = None
+    intrinsic_reward: object | None = None
     """Reward that replaces the task's in the learner, for pretraining: rnd (novelty), an IntrinsicReward class or
     "module:Name". none: the task's own reward."""
     th_compile: bool = False

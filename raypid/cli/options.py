@@ -69,7 +69,7 @@ def add_settings(
         if bool in (hint, *get_args(hint)):
             about |= {"nargs": "?", "const": "true"}
         text = _described(doc, value if type(settings) is not Config else None, full=full)
-        group, is_shown = groups[group_of(type(settings), name)], full or name in usual
+        group, is_shown = groups[type(settings).group_of(name)], full or name in usual
         for one in spellings_of(name):
             about["help"] = text if is_shown and one == name else argparse.SUPPRESS
             group.add_argument(option_of(one), dest=f"{SETTING}{one}", **about)
@@ -130,14 +130,6 @@ def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
         return option_of(name) if value == "True" else " ".join([option_of(name), shlex.quote(value.strip("'"))])
 
     return _SETTINGS.sub(option, message)
-
-
-def group_of(cls: type[Config], name: str) -> str:
-    """The group of the help that a setting belongs to: what its class says (`Config.groups`), or the algorithm's."""
-    if name.partition(".")[0] == "model":
-        return "network"
-    said = [group for owner in cls.__mro__ for group, names in vars(owner).get("groups", {}).items() if name in names]
-    return said[0] if said else "algorithm"
 
 
 def usual_settings(cls: type[Config]) -> set[str]:

@@ -67,13 +67,13 @@ def main(options: argparse.Namespace) -> int:
     task, recorded = TUNED_TASKS[algorithm, env], record(algorithm, env)
     task = replace(task, seconds=options.limit or task.seconds)
     seeds = options.seeds or [max((FIRST_SEED - 1, *(recorded.seeds if recorded else ()))) + 1]
-    prepare(task, task.backends[0])
+    prepare(task)
     if not options.json:
         _show_record(task, recorded)
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         tell = None if options.json else partial(_show_row, f"seed {seed}")
-        found = measure(task, seed, task.backends[0], tell)
+        found = measure(task, seed, tell)
         row = {"seed": seed, "reached": found.solved, "return": found.mean_return, "seconds": found.seconds}
         rows.append({**row, "steps": found.steps, "remark": _remark(found, recorded)})
         if tell is not None:
@@ -130,7 +130,7 @@ def _show_record(task: Task, recorded: Record | None) -> None:
         print("The versions of packages were not recorded.")
     elif changed := other_versions(recorded):
         print(changed)
-    clock = "CPU" if task.backends[0] == "local" else "the clock"
+    clock = "CPU" if task.backend == "local" else "the clock"
     _show_cells("", "steps", "return", f"seconds of {clock}")
     if recorded is not None:
         _, returns, seconds, seeds = cells(task.algo, task.env)

@@ -30,7 +30,7 @@ from raypid.plugins import project
 from raypid.plugins.arguments import declared, declares
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.run.calls import algorithm_of
-from raypid.settings.config import Config, ConfigError, Given, Source, by_our_names, canonical, overlay, renamed
+from raypid.settings.config import Config, ConfigError, Given, Source, canonical, overlay, renamed
 from raypid.settings.files import OPTIONS, check_trust, read_runs, read_values
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
@@ -270,7 +270,7 @@ def settings_of(options: argparse.Namespace) -> Given:
         raise ConfigError(
             f"--config of a search takes settings alone: leave {', '.join(idle)} out, and see its own options."
         )
-    return by_our_names(overlay(file.laid, flags))
+    return overlay(file.laid, flags)
 
 
 def request_of(options: argparse.Namespace) -> RunRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from raypid.errors import shown
 from raypid.outcome import Outcome
@@ -14,12 +14,7 @@ from raypid.run.resolve import ResolvedRun, SettledRun, look, resolve, settle
 from raypid.run.training import Training
 from raypid.settings.address import NotJoined
 from raypid.settings.config import ConfigError
-from raypid.settings.files import OPTIONS
 from raypid.storage import checkpoint
-
-if TYPE_CHECKING:  # `train` alone does without, and starts sooner
-    from raypid.run.run import RunOptions
-
 
 A = TypeVar("A", bound="Agent")
 
@@ -170,7 +165,6 @@ class Agent(Training):
             overwrite=overwrite,
             python=True,
         )
-        check_counts(options)
         folder = self._folder_for(out, overwrite)
         run = Run(self, options, progress_here(criteria, quiet), folder)
         try:
@@ -202,15 +196,3 @@ class Agent(Training):
         elif overwrite or folder != self._fitted:
             check_folder(folder, resume=False, overwrite=overwrite)
         return folder
-
-
-def check_counts(options: RunOptions) -> None:
-    """Check the counts of a run that are given in Python.
-
-    Raises:
-        ConfigError: one is not a whole number, or too small.
-    """
-    for name, low in OPTIONS.items():
-        count: object = getattr(options, name)
-        if not isinstance(count, int) or isinstance(count, bool) or not low <= count < 2**63:
-            raise ConfigError(f"{name} takes a whole number of at least {low}, not {shown(count)}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import io
 import math
 import os
 import shutil
@@ -50,8 +49,9 @@ ATARI_FPS, ATARI_SKIP = 60.0, 4
 """Frames of the console in a second, and how many each step of its environments takes where they do not say."""
 GIF_FPS = 50.0
 """What programs that show a GIF keep up with; its times are in hundredths of a second."""
-PALETTE_FRAMES = 8
-"""Frames of a GIF of which its colours are taken."""
+_PALETTE = "split[frames][seen];[seen]palettegen[palette];[frames][palette]paletteuse=dither=none"
+_GIF = {"codec": "gif", "pix_fmt_out": "pal8", "output_params": ["-filter_complex", _PALETTE]}
+"""How ffmpeg makes a GIF: with the colours that most frames have."""
 _LITTLE = 1 << 20
 """Bytes that are free on a disk which has just become full: those of the part of a video that was written."""
 
@@ -165,48 +165,30 @@ def record_video(
     _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
-    images: list[Any] = [f[:height, :width] for f in frames]
+    images = [f[:height, :width] for f in frames]
+    every, more = (math.ceil(fps / GIF_FPS), _GIF) if out.suffix.lower() == ".gif" else (1, {})
     with usable(out, "The video"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with replacing(out) as beside:
-            if out.suffix.lower() == ".gif":
-                every = math.ceil(fps / GIF_FPS)
-                beside.write_bytes(_gif(images[::every], fps / every))
-            else:
-                _encode(beside, images, fps)
+            _encode(beside, images[::every], fps / every, more)
 
 
-def gif_times(num_frames: int, fps: float) -> list[int]:
-    """Milliseconds of each frame of a GIF: multiples of 10, as its format has them, that together last as long as they should."""
-    ends = [round(100 * i / fps) for i in range(num_frames + 1)]
-    return [10 * (after - before) for before, after in zip(ends, ends[1:])]
-
-
-def _gif(images: list[Any], fps: float) -> memoryview:
-    """A GIF of frames [H, W, 3] uint8, with one palette for all, made of some of them: one for each takes ten times as long."""
-    from PIL import Image
-
-    some = np.concatenate(images[:: math.ceil(len(images) / PALETTE_FRAMES)])
-    palette = Image.fromarray(some).quantize()
-    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
-    times = gif_times(len(frames), fps)
-    frames[0].save(picture, format="gif", save_all=True, append_images=frames[1:], duration=times, loop=0)
-    return picture.getbuffer()
-
-
-def _encode(file: Path, images: list[Any], fps: float) -> None:
-    """Write an .mp4.
+def _encode(file: Path, images: list[Array], fps: float, more: Mapping[str, Any]) -> None:
+    """Write a video of frames [H, W, 3] uint8. `more`: arguments for its format.
 
     Raises:
-        OSError: it is not whole. (ffmpeg runs in a process of its own, of which imageio does not look at the end.)
+        OSError: it is not whole. (ffmpeg runs in a process of its own, of which nobody looks at the end.)
     """
-    import imageio.v2 as imageio
-    from imageio_ffmpeg import count_frames_and_secs
+    from imageio_ffmpeg import count_frames_and_secs, write_frames
 
+    height, width = images[0].shape[:2]
     try:
-        imageio.mimsave(file, images, fps=fps, macro_block_size=2, ffmpeg_log_level="quiet")
-        count_frames_and_secs(file)  # raises if it cannot be read
+        ffmpeg = write_frames(str(file), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="quiet", **more)
+        ffmpeg.send(None)  # starts it
+        for image in images:
+            ffmpeg.send(np.ascontiguousarray(image))
+        ffmpeg.close()
+        count_frames_and_secs(str(file))  # raises if it cannot be read
     except (OSError, RuntimeError) as error:
         if shutil.disk_usage(file.parent).free < _LITTLE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

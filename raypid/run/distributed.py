@@ -237,11 +237,11 @@ class DistributedAgent:
         agent = self._built(th_compile)
         if initial is not None:
             agent.set_weights(initial)
+        agent.change_evaluations(evaluation_interval=0, evaluation_num_episodes=num_eval_episodes)
         agent.limit_iterations(min(steps for steps in (num_train_steps, eval_interval, save_interval) if steps))
         options = RunOptions(
             stop={"timesteps_total": agent.timesteps + num_train_steps},
             evaluation_steps=eval_interval,
-            evaluation_episodes=num_eval_episodes,
             checkpoint_steps=save_interval,
             keep_checkpoints=sys.maxsize,
             final_episodes=0,
@@ -269,18 +269,15 @@ class DistributedAgent:
         agent = self._built()
         agent.limit_iterations(None)
         agent.change_evaluations(evaluation_interval=None)  # by time; `train` has an interval of its own
-        try:
-            return agent.fit(
-                stop,
-                out=out,
-                overwrite=overwrite,
-                quiet=quiet,
-                checkpoint_interval=checkpoint_interval,
-                keep_checkpoints=keep_checkpoints,
-                final_episodes=final_episodes,
-            )
-        finally:
-            agent.change_evaluations(evaluation_interval=0)
+        return agent.fit(
+            stop,
+            out=out,
+            overwrite=overwrite,
+            quiet=quiet,
+            checkpoint_interval=checkpoint_interval,
+            keep_checkpoints=keep_checkpoints,
+            final_episodes=final_episodes,
+        )
 
     def eval(self, num_eval_episodes: int) -> dict[str, float]:
         """Play episodes with the current weights, greedily; episode_reward_mean, episode_reward_ci95 and more."""
@@ -316,7 +313,7 @@ class DistributedAgent:
             agent = Agent(look(settle(request), like))
         except ResourceError as error:
             raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
-        agent.add_notes(*map(_renamed, agent.take_notes()))
+        agent.notes = [*map(_renamed, agent.notes)]
         self._agent, self._compiled = agent, compiled
         if saved is not None:
             agent.restore(saved)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -132,8 +131,7 @@ def end(run: RunFolder) -> Findings:
         advice = f"errors.txt has the traceback: mend the cause first. {advice}"
     elif ending.state == "finished":
         reached = " and ".join(f"{key} {run.last(key, 0.0):,.6g}" for key in run.stop if key in run.reached)
-        late = ", but it was killed before the final episodes were played" if run.has_lock else ""
-        severity, text, advice = "note", f"It reached its stop: {reached}{late}.", ""
+        severity, text, advice = "note", f"It reached its stop: {reached}.", ""
     elif run.has_lock and not run.ran_here:
         text = "No process of this machine holds the folder: the run was killed, or it is running on another machine."
     elif run.has_lock:
@@ -154,22 +152,23 @@ def _newest_sound(run: RunFolder) -> tuple[Path | None, checkpoint.Manifest, lis
     for path in reversed(run.checkpoints):
         try:
             manifest = checkpoint.open_checkpoint(path).manifest
-            if _has_finite_weights(path / "policy"):
-                return path, manifest, wrong
-            wrong.append(f"{path.name} has weights that are not finite")
+            flaw = _flaw(path / "policy")
         except Exception as error:  # of others' folders: one that is damaged must not hide the others
-            wrong.append(f"{path.name}: {error}")
+            flaw = str(error)
+        if not flaw:
+            return path, manifest, wrong
+        wrong.append(f"{path.name}: {flaw}")
     return None, {}, wrong
 
 
-def _has_finite_weights(policy: Path) -> bool:
-    """Whether all numbers of a saved policy are finite. Imports nothing that the folder names.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    _, arrays, _ = checkpoint.read_policy(policy)
-    return all(bool(np.isfinite(x).all()) for x in arrays.values() if x.dtype.kind == "f")
+def _flaw(policy: Path) -> str:
+    """Why a saved policy cannot be used: it is damaged, or its weights are not finite; "" if it can. Imports nothing that the folder names."""
+    try:
+        _, arrays, _ = checkpoint.read_policy(policy)
+    except Exception as error:  # of others' folders: whatever is damaged there
+        return str(error)
+    is_finite = all(bool(np.isfinite(x).all()) for x in arrays.values() if x.dtype.kind == "f")
+    return "" if is_finite else "its weights are not finite"
 
 
 def damage(run: RunFolder) -> Findings:
@@ -260,16 +259,10 @@ def divergence(run: RunFolder) -> Findings:
 def best_policy(run: RunFolder) -> Findings:
     """A best policy that is damaged or not finite. Checkpoints are judged with the end."""
     best = run.path / checkpoint.BEST
-    try:
-        try:
-            is_finite = not best.is_dir() or _has_finite_weights(best)
-        except Exception:  # a run that goes on may have replaced it meanwhile
-            is_finite = _has_finite_weights(best)
-        if not is_finite:
-            text = "The weights in best/ are not finite: the policy there says nothing."
-            yield Finding("learning", "error", text, {}, "Do not use it.")
-    except Exception as error:  # of others' folders: whatever is damaged there
-        yield Finding("end", "warning", f"best/ cannot be read: {error}", {}, "Evaluate a checkpoint instead.")
+    # a run that goes on may replace it meanwhile
+    if best.is_dir() and _flaw(best) and (flaw := _flaw(best)):
+        text = f"The policy in best/ cannot be used: {flaw}."
+        yield Finding("learning", "error", text, {}, "Evaluate a checkpoint instead.")
 
 
 def episodes(run: RunFolder) -> Findings:
@@ -436,20 +429,20 @@ def updates(run: RunFolder) -> Findings:
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-_DIED = "errors.txt says when. Out of memory, or a crash in C code? max_restarts bounds them."
+_DIED = ("errors.txt says when. Out of memory, or a crash in C code?", "max_restarts")
 _LOST = {
-    "workers": ("workers that died", _DIED),
-    "timeouts": ("workers that did not answer in time", "Does the environment hang? Else raise worker_timeout_s. max_restarts bounds them."),
+    "workers": ("workers that died", *_DIED),
+    "timeouts": ("workers that did not answer in time", "A hanging environment? Else raise worker_timeout_s.", "worker_timeout_s", "max_restarts"),
     "nodes": ("nodes that were lost or cut off", "errors.txt says which; their workers come back where there is room."),
     "fragments": ("fragments that were lost with their node", ""),
-    "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode, max_restarts bounds them."),
-    "evaluators": ("evaluators that died or were overdue", "errors.txt says why; worker_timeout_s bounds an episode, max_restarts bounds them."),
-    "updates": ("updates that were lost with a learner", "More learners (num_learners) lose none as long as one is left."),
-    "shards": ("replay shards that died or did not answer", "Out of memory? Lower buffer_size; max_restarts bounds them."),
-    "replay_rows": ("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back."),
-    "rollbacks": ("returns of a diverged learner to its last good checkpoint", "max_rollbacks bounds them."),
+    "env_crashes": ("environments that raised and were rebuilt", "errors.txt has the tracebacks; each costs its episode.", "max_restarts"),
+    "evaluators": ("evaluators that died or were overdue", "errors.txt says why.", "worker_timeout_s", "max_restarts"),
+    "updates": ("updates that were lost with a learner", "More learners lose none as long as one is left.", "num_learners"),
+    "shards": ("replay shards that died or did not answer", "Out of memory? Lower buffer_size.", "buffer_size", "max_restarts"),
+    "replay_rows": ("rows that were lost with a replay buffer", "With save_replay, more checkpoints bring more of them back.", "save_replay"),
+    "rollbacks": ("returns of a diverged learner to its last good checkpoint", "", "max_rollbacks"),
 }  # fmt: skip
-"""The name behind lost/ -> what it counts, what helps; other names say themselves what they count."""
+"""The name behind lost/ -> what it counts, what helps, settings that bound it; other names say themselves what they count."""
 
 
 def _counted(run: RunFolder, key: str) -> float:
@@ -464,14 +457,12 @@ def losses(run: RunFolder) -> Findings:
     steps, hours = run.last("timesteps_total", 0.0), run.last("time_total_s", 0.0) / 3600
     for key in sorted(k for k in run.keys if k.startswith("lost/") and k != "lost/stale"):
         name, count = key.removeprefix("lost/"), _counted(run, key)
-        what, advice = _LOST.get(name, (f"lost {name.replace('_', ' ')}", _DIED))
+        what, advice, *bounds = _LOST.get(name, (f"lost {name.replace('_', ' ')}", *_DIED))
         rates = {"per_hour": count / hours if hours else None, "per_1000_steps": 1e3 * count / steps if steps else None}
-        settings = {setting: run.setting(setting) for setting in re.findall(r"[a-z]+_[a-z_]+", advice)}
-        if name == "rollbacks":
-            advice = f"{_against_divergence(run)} {advice}"
+        numbers = {key: count, **rates, **{setting: run.setting(setting) for setting in bounds}}
         if count:
-            text = f"Number of {what}: {count:,.0f}."
-            yield Finding("losses", "warning", text, {key: count, **rates, **settings}, advice)
+            advice = _against_divergence(run) if name == "rollbacks" else advice
+            yield Finding("losses", "warning", f"Number of {what}: {count:,.0f}.", numbers, advice)
 
 
 def stale(run: RunFolder) -> Findings:

@@ -16,18 +16,15 @@ from raypid.run.resolve import ResolvedRun
 from raypid.run.setup import learner_threads
 from raypid.runtime.plan import NodeShare
 from raypid.settings.address import ENVIRONMENT, chosen
-from raypid.settings.config import Config, Source, is_none, overlay
-from raypid.settings.files import OPTIONS
+from raypid.settings.config import Source, is_none, overlay
 from raypid.storage.changes import Change, described
 
 DEFAULT = "default"
-_GROUPS = {**Config.groups, "run": (*Config.groups["run"], "run", "stop", "out", *OPTIONS)}
-"""Group -> what stands in it, as in the command line's help; what begins with "model." is the network's, all else the algorithm's."""
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
-_NAME, _VALUE, _WIDE = 23, 14, 30
-"""Columns of a name, of a value, and of values where the terminal has room for them."""
+_NAME, _VALUE = 23, 14
+"""Columns of a name and of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +37,8 @@ class Row:
     sources: Sequence[Source] = ()
     """Where its value came from, last, and what it replaced; empty: it has its default."""
     default: object = None
-
-    @property
-    def group(self) -> str:
-        """Under which heading it stands."""
-        if self.name.startswith("model."):
-            return "network"
-        return next((group for group, names in _GROUPS.items() if self.name in names), "algorithm")
+    group: str = "run"
+    """Under which heading it stands."""
 
     @property
     def kind(self) -> str:
@@ -120,11 +112,7 @@ class Explanation:
             everything: also settings that nobody has touched; `how` says what shows these.
         """
         seen = [row for row in self.rows if everything or not row.is_plain]
-        column = _column(seen, width)
-        parts = {
-            group: [line for row in seen if row.group == group for line in _lines(row, width, column)]
-            for group in _ORDER
-        }
+        parts = {group: [line for row in seen if row.group == group for line in _lines(row, width)] for group in _ORDER}
         placed = _placement_lines(self.placement, width)
         changes = [textwrap.wrap(described(change), width - 2) for change in self.changes]
         parts["placement (workers and learners reserve CPUs, nothing else does)"] = placed
@@ -174,7 +162,7 @@ def explain(
         if name in chosen:
             value, why = chosen[name]
             found.append(Source("adapted", why, value))
-        rows.append(Row(name, value, found, attrgetter(name)(default)))
+        rows.append(Row(name, value, found, attrgetter(name)(default), config.group_of(name)))
     placement = run.plan.shares() if run.plan is not None and config.on_ray else ()
     return Explanation(f"{run.run} on {entry_name(config.env)}", rows, changes, placement)
 
@@ -213,17 +201,10 @@ def _placement_lines(placement: Sequence[NodeShare], width: int) -> list[str]:
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent=" " * (_NAME + 3))]
 
 
-def _column(rows: Sequence[Row], width: int) -> int:
-    """The columns of values: as many as the longest takes, if all that follows them still fits."""
-    wide = max((size for row in rows if (size := len(shown(row.value))) <= _WIDE), default=_VALUE)
-    fits = all(_NAME + wide + len(row.origin()) + 4 <= width for row in rows)
-    return wide if fits else min(wide, _VALUE)
-
-
-def _lines(row: Row, width: int, column: int) -> list[str]:
-    """A row: name, value in so many columns, origin; what does not fit goes on below."""
-    text = f"  {row.name:{_NAME}} {shown(row.value):{column}} {row.origin()}"
-    return textwrap.wrap(text, width, subsequent_indent=" " * (_NAME + column + 4))
+def _lines(row: Row, width: int) -> list[str]:
+    """A row: name, value, origin; what does not fit goes on below."""
+    text = f"  {row.name:{_NAME}} {shown(row.value):{_VALUE}} {row.origin()}"
+    return textwrap.wrap(text, width, subsequent_indent=" " * (_NAME + _VALUE + 4))
 
 
 def _named(source: Source) -> str:

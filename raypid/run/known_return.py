@@ -55,17 +55,14 @@ class Remedy(NamedTuple):
 
     why: str
     command: str
-    """A command of the shell, or a line of Python."""
+    """A command of the shell."""
 
 
-def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: bool = False) -> list[Remedy]:
+def remedies(run: str, settings: Mapping[str, object], goal: float) -> list[Remedy]:
     """Return what to try for a run with these settings that stays below `goal`.
 
     Tuned settings of its algorithm, or else of the quickest other algorithm that is recorded for the environment. If nothing is recorded: a
     reward for what is new and a search, or else a look at the environment. Nothing that needs a package that is not installed.
-
-    Args:
-        python: return lines of Python instead of commands.
     """
     env = str(settings["env"])
     least = goal - CLOSE * abs(goal)
@@ -73,18 +70,17 @@ def remedies(run: str, settings: Mapping[str, object], goal: float, *, python: b
     own = next((record for record in good if record.algorithm == run), None)
     is_untried = any(settings.get(key) != value for key, value in TUNED.get((run, env), {}).items())
     if is_untried and tuned_runs_here(run, env):
-        return [Remedy(_reached("its tuned settings", own), _train(run, env, "--tuned", python))]
+        return [Remedy(_reached("its tuned settings", own), _train(run, env, "--tuned"))]
     if others := [record for record in good if record is not own]:
         best = min(others, key=_seconds)
-        command = _train(best.algorithm, env, "--tuned", python)
-        return [Remedy(_reached(f"tuned settings of {best.algorithm}", best), command)]
+        return [Remedy(_reached(f"tuned settings of {best.algorithm}", best), _train(best.algorithm, env, "--tuned"))]
     tried = []
     if settings.get("intrinsic_reward", "") is None and run != "A3C" and has("torch"):
-        command = _train(run, env, "--intrinsic-reward rnd", python)
+        command = _train(run, env, "--intrinsic-reward rnd")
         tried.append(Remedy("where rewards are rare, one for what is new", command))
-    if has("tune") and not python:
+    if has("tune"):
         tried.append(Remedy("other settings, by a search", f"raypid tune --run {run} --env {shlex.quote(env)}"))
-    check = f'raypid.check_env("{env}")' if python else f"raypid check-env {shlex.quote(env)}"
+    check = f"raypid check-env {shlex.quote(env)}"
     return tried or [Remedy("is the environment right, and how fast", check)]
 
 
@@ -94,12 +90,7 @@ def tuned_runs_here(run: str, env: object) -> bool:
     return has("torch") or (model.get("network", "mlp") == "mlp" and not ALGORITHMS.get(run).learns_with_torch)
 
 
-_IN_PYTHON = {"--tuned": "tuned=True", "--intrinsic-reward rnd": 'intrinsic_reward="rnd"'}
-
-
-def _train(run: str, env: str, more: str, python: bool) -> str:
-    if python:
-        return f'raypid.train("{run}", "{env}", {_IN_PYTHON[more]})'
+def _train(run: str, env: str, more: str) -> str:
     return f"raypid train --run {run} --env {shlex.quote(env)} {more}"
 
 

@@ -137,9 +137,9 @@ class Remarks:
         known = shortfall(agent.plain_config(), reached, agent.timesteps)
         if known is None:
             return []
-        tried = remedies(agent.run, agent.plain_config(), known.value, python=self._speaks_python())
-        doctor = f"{'!' * self.notebook}{quoted('raypid doctor', self.folder)}"
-        first, *rest = [*(line for one in tried for line in (f"{one.why}:", one.command)), doctor]
+        tried, shell = remedies(agent.run, agent.plain_config(), known.value), "!" * self.notebook
+        lines = [line for one in tried for line in (f"{one.why}:", f"{shell}{one.command}")]
+        first, *rest = [*lines, f"{shell}{quoted('raypid doctor', self.folder)}"]
         solved = f"{known.value:g} ({known.source}); this run reached {return_text(reached)}"
         return [("solved at", solved), ("try", first), *(("", line) for line in rest)]
 
@@ -181,14 +181,14 @@ class Remarks:
 
     # -- after an error --------------------------------------------------------------------------------------------------
 
-    def left_at_once(self, newest: Path | None, result: Mapping[str, float]) -> str:
-        """What a run that was ended at once leaves: its newest checkpoint, and what that lacks."""
-        lost = self.lost_since(newest, result)
-        if newest is None:
-            return f"There is no checkpoint: {lost}." if lost else ""
-        return f"{lost.capitalize()}; {self.goes_on(newest)}." if lost else f"{self.goes_on(newest)}."
+    def unsaved(self, newest: Path | None, result: Mapping[str, float], why: str = "") -> str:
+        """What a run leaves that ended without a save: why, what its newest checkpoint lacks, and how it goes on from there."""
+        lost = self._lost_since(newest, result)
+        begin = "Nothing was saved" if why or lost or newest is None else "All finished iterations are saved"
+        parts = "; ".join(filter(None, [why, lost, "" if newest is None else self.goes_on(newest)]))
+        return f"{begin}: {parts}." if parts else f"{begin}."
 
-    def lost_since(self, newest: Path | None, result: Mapping[str, float]) -> str:
+    def _lost_since(self, newest: Path | None, result: Mapping[str, float]) -> str:
         """Say which iterations are lost if the run goes on from its newest checkpoint; "" if none is. `result`: the last one."""
         first = 1 if newest is None else iteration_of(newest) + 1
         last = max(self.agent.iteration, int(result.get("training_iteration", 0)))
@@ -210,5 +210,4 @@ def iteration_of(saved: Path) -> int:
 
 def _of_main(settings: Mapping[str, object]) -> list[str]:
     """The settings that name code of a script or of a notebook's cells, which no other process can import."""
-    named = ("env", "evaluation_env", "callbacks", "intrinsic_reward", "agent")
-    return [key for key in named if str(settings.get(key)).startswith("__main__:")]
+    return [key for key, value in settings.items() if str(value).startswith("__main__:")]

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raypid.envs.resolve import package_of, resolve
-from raypid.plugins.registry import ALGORITHMS
 from raypid.run.agent import Agent
 from raypid.run.known_return import tuned_runs_here
 from raypid.run.resolve import SettledRun
-from raypid.settings.tuned import TUNED, Record, record
+from raypid.settings.tuned import TUNED, Record
 from raypid.types import Array
 
 CHECK_EPISODES, CONFIRM_EPISODES = 10, 50
@@ -32,45 +31,27 @@ class Task:
     seconds: float
     every: int
     """Environment steps between evaluations."""
-    config: dict[str, Any] = field(default_factory=dict)
+    backend: str = "local"
+    more: dict[str, Any] = field(default_factory=dict)
     """Settings that override the tuned ones."""
-    backends: tuple[str, ...] = ("local", "ray")
-    """Backends on which it is measured. The record is of the first."""
-    on_ray: dict[str, Any] = field(default_factory=dict)
-    """Settings that override the others on Ray, where a call should carry more."""
-    long: bool = False
-    """Whether it takes most of an hour, so that one seed must do."""
 
-    def config_on(self, backend: str) -> dict[str, Any]:
-        """The settings of a run on a backend: the tuned ones, and on Ray two workers unless they say otherwise."""
-        config = {**TUNED.get((self.algo, self.env), {}), **self.config, "backend": backend}
-        if backend != "ray":
-            return config
-        if not config.get("num_workers"):
-            config |= {"num_workers": 2, "num_cpus_per_worker": 0.5}
-            algorithm = ALGORITHMS.get(self.algo)
-            by_fragment = algorithm.flow == "async" and algorithm.collect == "trajectory"
-            if not by_fragment:  # elsewhere an update has the streams of all workers
-                config["num_envs_per_worker"] = max(1, config.get("num_envs_per_worker", 8) // 2)
-        return config | self.on_ray
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings of its runs."""
+        return {**TUNED.get((self.algo, self.env), {}), **self.more, "backend": self.backend}
 
 
-FRAGMENTS = {"fragment_length": 16}
-"""For replay flows on Ray: 16 rows of each stream a call instead of 1."""
 _TASKS = (
     Task(algo="A2C", env="CartPole-v1", threshold=475, seconds=60, every=10_000),
     Task(algo="A3C", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
     Task(algo="A3C", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=10_000),
     Task(algo="ARS", env="HalfCheetah-v5", threshold=2000, seconds=400, every=100_000),
     Task(
-        algo="ApeX", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, backends=("ray",),
-        config={"num_workers": 4, "num_cpus_per_worker": 0.25},
+        algo="ApeX", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, backend="ray",
+        more={"num_workers": 4, "num_cpus_per_worker": 0.25},
     ),
-    Task(
-        algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=25_000, backends=("local",), long=True,
-        config={"frame_stack": 4},
-    ),
-    Task(algo="DQN", env="CartPole-v1", threshold=475, seconds=90, every=2_000, on_ray=FRAGMENTS),
+    Task(algo="DQN", env="ALE/Pong-v5", threshold=-15, seconds=3600, every=25_000, more={"frame_stack": 4}),
+    Task(algo="DQN", env="CartPole-v1", threshold=475, seconds=90, every=2_000),
     Task(algo="ES", env="CartPole-v1", threshold=475, seconds=60, every=4_000),
     Task(algo="IMPALA", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     Task(algo="IMPALA", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=20_000),
@@ -78,9 +59,9 @@ _TASKS = (
     Task(algo="PPO", env="Pendulum-v1", threshold=-200, seconds=60, every=10_000),
     Task(algo="PPO", env="raypid/PositionCartPole-v0", threshold=450, seconds=120, every=10_000),
     Task(algo="PPO", env="raypid/TMaze-v0", threshold=0.95, seconds=120, every=10_000),
-    Task(algo="R2D2", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=4_000, on_ray=FRAGMENTS),
-    Task(algo="Rainbow", env="CartPole-v1", threshold=475, seconds=180, every=2_000, on_ray=FRAGMENTS),
-    Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000, on_ray=FRAGMENTS),
+    Task(algo="R2D2", env="raypid/PositionCartPole-v0", threshold=450, seconds=180, every=4_000),
+    Task(algo="Rainbow", env="CartPole-v1", threshold=475, seconds=180, every=2_000),
+    Task(algo="Rainbow", env="LunarLander-v3", threshold=200, seconds=900, every=10_000),
 )  # fmt: skip
 TUNED_TASKS = {(task.algo, task.env): task for task in _TASKS}
 """(algorithm, environment) -> how the tuned settings for it are measured."""
@@ -108,15 +89,15 @@ Tell = Callable[[int, float, float], None]
 """Gets (environment steps, seconds as recorded, mean return) of each evaluation that does not reach the goal."""
 
 
-def measure(task: Task, seed: int, backend: str, tell: Tell | None = None) -> Measurement:
+def measure(task: Task, seed: int, tell: Tell | None = None) -> Measurement:
     """Train until two greedy evaluations in a row reach the task's threshold, or the time is over.
 
     Raises:
         UserError: a package is missing or a setting does not fit; nothing has been trained then.
     """
-    prepare(task, backend)
+    prepare(task)
     start, spent, due, solved, best = _clocks(), np.zeros(2), task.every, False, float("-inf")
-    with Agent(run=task.algo, env=task.env, seed=seed, config=task.config_on(backend)) as agent:
+    with Agent(run=task.algo, env=task.env, seed=seed, config=task.config) as agent:
         is_over = False
         while not solved and not is_over:
             agent.train()
@@ -130,21 +111,21 @@ def measure(task: Task, seed: int, backend: str, tell: Tell | None = None) -> Me
                     solved = mean >= task.threshold
                 best = max(best, mean)
                 if tell is not None and not solved:
-                    tell(agent.timesteps, spent[1 if backend == "local" else 0], mean)
+                    tell(agent.timesteps, spent[1 if task.backend == "local" else 0], mean)
             start = _clocks()
         clock, cpu = (round(float(seconds), 1) for seconds in spent)
-        return Measurement(backend, solved, agent.timesteps, round(mean if solved else best, 2), clock, cpu)
+        return Measurement(task.backend, solved, agent.timesteps, round(mean if solved else best, 2), clock, cpu)
 
 
-def prepare(task: Task, backend: str) -> None:
+def prepare(task: Task) -> None:
     """Check that a task can be trained here. In one process, also import what it needs, which must not count as training.
 
     Raises:
         UserError: a package is missing or a setting does not fit.
     """
     resolve(task.env)
-    if backend == "local":
-        Agent(run=task.algo, env=task.env, config=task.config_on(backend)).close()
+    if task.backend == "local":
+        Agent(run=task.algo, env=task.env, config=task.config).close()
 
 
 def _clocks() -> Array:
@@ -167,8 +148,7 @@ def other_versions(record: Record) -> str:
 
 
 def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
-    """Return notes at the start of a run. If it is resumed: where it goes on. If it is new: that it leaves tuned settings unused, or that the
-    tuned settings were recorded with other versions of packages.
+    """Return notes at the start of a run: if it is resumed, where it goes on; if it is new, that it leaves tuned settings unused.
 
     Args:
         run: the run as it was asked for.
@@ -178,8 +158,6 @@ def hints(agent: Agent, run: SettledRun, how: str) -> list[str]:
         rows = " with its replay buffer" if agent.replay_restored else ""
         return [f"Going on from step {agent.timesteps:,} (iteration {agent.iteration}){rows}."]
     env, tuned = str(run.config.env), run.request.tuned
-    if tuned is True and (recorded := record(run.run, env)) and (changed := other_versions(recorded)):
-        return [f"Tuned settings: {changed}"]
     is_repeated = run.request.recorded_run is not None
     if not tuned and not is_repeated and (run.run, env) in TUNED and tuned_runs_here(run.run, env):
         return [f"{run.run} has tuned settings for {env}: {how} uses them."]

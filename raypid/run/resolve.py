@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeAlias, TypeVar
@@ -49,11 +49,10 @@ from raypid.settings.config import (
     canonical,
     given_names,
     gpu_ids,
-    is_none,
     overlay,
     sources_by_setting,
 )
-from raypid.settings.files import PROGRAM, for_algorithm, read_run, saved_options
+from raypid.settings.files import PROGRAM, for_algorithm, read_run, refuse_program, saved_options
 from raypid.settings.request import RunRequest, join
 from raypid.settings.saved import settings_for
 from raypid.settings.stops import STEPS
@@ -190,11 +189,12 @@ def standing(request: RunRequest) -> RunRequest:
 
 def settle(request: RunRequest) -> SettledRun:
     """Resolve what needs no environment; errors as `resolve`. A seed is drawn if none is given."""
-    notes = _notes(request)
     request, saved = _resumed(request) if request.resume is not None else (_new(request), None)
     assert request.run is not None
     run = _settings(request, request.run)
-    return replace(run, saved=saved, stop=check_stop(request.stop, known_keys(run.run, run.config)), notes=notes)
+    return replace(
+        run, saved=saved, stop=check_stop(request.stop, known_keys(run.run, run.config)), notes=request.notes
+    )
 
 
 def _in_out(request: RunRequest) -> RunRequest:
@@ -251,7 +251,7 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     steps = int(RunFolder(folder, tolerant=True).last("timesteps_total", 0))
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
-    return replace(file, stop=params["stop"], notes=(note,), is_begun=True)
+    return replace(file, stop=params["stop"], notes=(note,))
 
 
 def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
@@ -288,10 +288,9 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     if not config.on_ray:
         del names["address"]  # nothing will be joined
     check_names(folder, names, trusted=request.trust or manifest["signed"], given=given)
-    program = manifest.get("program", "")
-    if program and not program.startswith("raypid."):
-        how = f"build one in Python, call restore({str(folder)!r}) and then train"
-        raise ConfigError(f"{folder} was trained by {program}, which has its own run and update: {how}.")
+    refuse_program(
+        folder, manifest.get("program", ""), f"build one in Python, call restore({str(folder)!r}) and then train"
+    )
     if any(given.get(name) is not None for name in _BEGINS_FROM):
         raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
     if not request.is_whole:
@@ -321,18 +320,6 @@ def _new(request: RunRequest) -> RunRequest:
         raise ConfigError("Give tuned settings or a run's params.json, which has a value for every setting: not both.")
     about = request.tuned if isinstance(request.tuned, str) else f"{request.run} on {entry_name(env)}"
     return replace(request, recorded=Given(tuned_settings(request.run, env, request.tuned), "tuned", about))
-
-
-def _notes(request: RunRequest) -> tuple[str, ...]:
-    """The notes on what was read, and that a repeated run may end elsewhere."""
-    interval = request.laid.get("evaluation_interval")
-    ends = any(str(key).startswith("evaluation/") for key in request.stop or ())
-    if not (request.recorded and request.is_whole and not request.is_begun and ends and is_none(interval)):
-        return request.notes
-    note = (
-        "Evaluations go by the clock: this run may end at another step than before, unless evaluation_interval is set."
-    )
-    return (*request.notes, note)
 
 
 def tuned_settings(run: str, env: object, name: bool | str = True) -> dict[str, object]:
@@ -518,21 +505,20 @@ def _by_environment(
             except ConfigError:
                 chosen[name] = (False, "other settings forbid it")
     as_they_are = not (network.images or chosen.get(name, (config.normalize_observations, ""))[0])
-    long = algorithm.where_long if as_they_are and first.time_limit in LONG_EPISODES else {}
-    if all(map(is_open, tuple(long)[:1])):
-        why = f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"
-        chosen |= {name: (value, why) for name, value in long.items() if is_open(name)}
-    why = f"no episode terminates within {LOOK} random steps"
-    endless = algorithm.where_endless if first.terminates is False else {}
-    chosen |= {name: (value, why) for name, value in endless.items() if name not in idle and is_open(name)}
-    streams: Mapping[str, object] = {}
+    is_long = as_they_are and first.time_limit in LONG_EPISODES and all(map(is_open, tuple(algorithm.where_long)[:1]))
+    is_endless, no_end = first.terminates is False, f"no episode terminates within {LOOK} random steps"
     # a memory's gradients reach back over a whole fragment
-    may_choose = not network.memory and all(map(is_open, algorithm.where_native))
-    if may_choose and first.terminates is False and first.step_s < FAST_S:
-        streams, why = algorithm.where_fast, f"{why}, and a step takes under {1000 * FAST_S:g} ms"
-    elif may_choose and algorithm.where_native and is_native(env_spec_of(config)):
-        streams, why = algorithm.where_native, "environments step as one vector"
-    return chosen | {name: (value, why) for name, value in streams.items()}
+    may_split = not network.memory and bool(algorithm.where_native) and all(map(is_open, algorithm.where_native))
+    is_fast = may_split and is_endless and first.step_s < FAST_S
+    rules = (
+        (is_long, algorithm.where_long, f"the time limit is {LONG_EPISODES[0]} to {LONG_EPISODES[-1]:,} steps"),
+        (is_endless, algorithm.where_endless, no_end),
+        (is_fast, algorithm.where_fast, f"{no_end}, and a step takes under {1000 * FAST_S:g} ms"),
+        (may_split and not is_fast and is_native(env_spec_of(config)), algorithm.where_native, "environments step as one vector"),
+    )  # fmt: skip
+    for _, values, why in filter(itemgetter(0), rules):
+        chosen |= {name: (value, why) for name, value in values.items() if name not in idle and is_open(name)}
+    return chosen
 
 
 def sample_key(run: SettledRun) -> str:

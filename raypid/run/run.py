@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raypid.errors import Diverged, Halted, UserError, reason, shown
+from raypid.errors import ConfigError, Diverged, Halted, UserError, reason, shown
 from raypid.outcome import Outcome, end_by
 from raypid.phases import phase
 from raypid.plugins.modules import entry_name
@@ -30,7 +30,7 @@ from raypid.runtime.handle import ClusterLost
 from raypid.settings.files import OPTIONS, PROGRAM
 from raypid.settings.stops import STEPS
 from raypid.storage import checkpoint
-from raypid.storage.changes import CHANGES, read_changes
+from raypid.storage.changes import CHANGES
 from raypid.storage.outputs import ERRORS, Unwritten
 from raypid.storage.run_folder import EVALUATION, PARAMS, RESULTS
 
@@ -60,8 +60,6 @@ class RunOptions:
     """Environment steps between checkpoints, instead of iterations; 0: only one at the end."""
     evaluation_steps: int = 0
     """Environment steps between evaluations; 0: as the agent's settings say."""
-    evaluation_episodes: int | None = None
-    """Episodes per evaluation; None: as the agent's settings say."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep. The best is kept too."""
     final_episodes: int = 50
@@ -74,6 +72,17 @@ class RunOptions:
     """Remove what another run has left in the folder."""
     closes_agent: bool = False
     """Close the agent at the end, before the summary says how long everything took."""
+
+    def __post_init__(self) -> None:
+        """Check the counts.
+
+        Raises:
+            ConfigError: one is not a whole number, or too small.
+        """
+        for name, low in OPTIONS.items():
+            count: object = getattr(self, name)
+            if not isinstance(count, int) or isinstance(count, bool) or not low <= count < 2**63:
+                raise ConfigError(f"{name} takes a whole number of at least {low}, not {shown(count)}.")
 
 
 class Run(Listener):
@@ -145,8 +154,6 @@ class Run(Listener):
         agent, resumed = self.agent, self.agent.iteration
         self.has_begun = True
         agent.use_folder(self.folder)
-        if self.options.evaluation_episodes is not None:
-            agent.change_evaluations(evaluation_num_episodes=self.options.evaluation_episodes)
         agent.evaluations.plan(in_run=True, goal=self.stop.get(EVALUATION), every_steps=self.options.evaluation_steps)
         agent.control.reset(in_run=True, time_s=self.stop.get("time_total_s", math.inf))
         self._end_listening = agent.listen(self)
@@ -317,7 +324,7 @@ class Run(Listener):
         """Save what was learnt before the error `ending` ends the run, and write it down, with the worker's own traceback if there is one;
         returns what to say of that."""
         if not isinstance(ending, Exception):  # a second Ctrl-C
-            return self.remarks.left_at_once(self.newest, self.result)
+            return self.remarks.unsaved(self.newest, self.result)
         if isinstance(ending, Diverged):  # it says itself what there is
             self.agent.keep_evidence(ending)
         self._renew_record()
@@ -343,11 +350,7 @@ class Run(Listener):
             why = "" if known else why
         newest = self.newest
         if not is_saved or newest is None:
-            lost = self.remarks.lost_since(newest, self.result)
-            begin = "Nothing was saved" if why or lost or newest is None else "All finished iterations are saved"
-            how = "" if newest is None else self.remarks.goes_on(newest)
-            parts = "; ".join(filter(None, [why, lost, how]))
-            return f"{begin}: {parts}." if parts else f"{begin}."
+            return self.remarks.unsaved(newest, self.result, why)
         saved = f"Saved: {newest.name} and {checkpoint.BEST}/ in {self.folder}; {self.remarks.goes_on()}."
         return f"{saved} {self._note_gone_back()}".strip()
 
@@ -406,15 +409,12 @@ class Run(Listener):
         return self.agent.plain_config() | {"run": self.agent.run, "stop": self.stop} | program | options | changes
 
     def _note_stop(self) -> None:
-        """Write down that a run that goes on has another end than before, and keep what params.json says of earlier ones: that of the
-        folder that it goes on from, which may be another one."""
+        """Write down that a run that goes on has another end than before: than in the folder that it goes on from, which may be another one."""
         agent = self.agent
-        with contextlib.suppress(UserError, ValueError):  # no file, or a damaged one: it is written anew
-            params = read_params(self.folder) or read_params(agent.went_on_from or self.folder)
-            before = [c for c in read_changes(params.get(CHANGES)) if c["key"] == STOP and c["step"] <= agent.timesteps]
-            agent.add_changes([c for c in before if _is_stop(c["from"]) and _is_stop(c["to"])])
-            if _is_stop(params.get(STOP)) and params[STOP] != self.stop:
-                agent.note_change(STOP, params[STOP], dict(self.stop))
+        with contextlib.suppress(UserError):  # a damaged file: it is written anew
+            before = (read_params(self.folder) or read_params(agent.went_on_from or self.folder)).get(STOP)
+            if isinstance(before, dict) and before != self.stop:
+                agent.note_change(STOP, before, dict(self.stop))
 
     def _open_files(self, last: int | None) -> RunLogger:
         """The files of results, without those after iteration `last`, and params.json anew."""
@@ -466,8 +466,3 @@ class Run(Listener):
             return self.best.score is None
         older = last.timesteps < self.agent.timesteps
         return older and last.evaluation.seconds < 0.1 * self.agent.time_total_s
-
-
-def _is_stop(value: object) -> bool:
-    """Whether it can be stop criteria."""
-    return isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values())

@@ -10,7 +10,7 @@ from typing import Any
 from raypid.outcome import Outcome
 from raypid.phases import Phases, listening
 from raypid.report.notebook import progress_here
-from raypid.run.agent import Agent, check_counts
+from raypid.run.agent import Agent
 from raypid.run.calls import algorithm_of, named_algorithm, request_of
 from raypid.run.distributed import DistributedAgent
 from raypid.run.reproduce import hints
@@ -68,7 +68,7 @@ def train(
         UserError: something does not fit; nothing has been trained then. What ends a run by an error, after what was learnt was saved.
     """
     run = named_algorithm("train", run, env, settings)
-    name = None if run is None or _is_distributed(run) else algorithm_of(run)
+    name = None if run is None else algorithm_of(run)
     counts = zip(OPTIONS, (checkpoint_interval, keep_checkpoints, final_episodes), strict=True)
     options = {count: number for count, number in counts if number is not None}
     asked = {"stop": stop, "out": out, "tuned": tuned, "resume": resume, "trust": trust, "overwrite": overwrite}
@@ -106,10 +106,9 @@ def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) 
             closes_agent=True,
             **settled.request.options,  # type: ignore[arg-type]
         )
-        check_counts(options)
         cls = run if isinstance(run, type) and issubclass(run, Agent) else Agent
         agent = cls.of(settled)
-        agent.add_notes(*hints(agent, settled, "tuned=True" if request.python else "--tuned"))
+        agent.notes += hints(agent, settled, "tuned=True" if request.python else "--tuned")
         with agent:
             if cls.fit is not Agent.fit:
                 counts: Mapping[str, Any] = settled.request.options

@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -235,15 +235,6 @@ class Training:
         """Write down that a setting, or the stop criteria, have another value from here on."""
         place = {"step": self.timesteps, "iteration": self.iteration}
         self.changes.append({**place, "key": name, "from": before, "to": after, "by": by})
-
-    def add_changes(self, earlier: Sequence[Change]) -> None:
-        """Take up changes of before that only a file still has, in their place."""
-        new = [change for change in earlier if change not in self.changes]
-        self.changes = sorted([*self.changes, *new], key=lambda change: change["step"])
-
-    def add_notes(self, *texts: str) -> None:
-        """Add what the user should know once training begins."""
-        self.notes += texts
 
     def take_notes(self) -> list[str]:
         """The notes so far, each of which is shown once."""

@@ -26,8 +26,8 @@ class NotJoined(UserError):
     """There is no Ray cluster where one was to be joined."""
 
 
-def check_form(address: str) -> None:
-    """Check how an address is written.
+def check_form(address: str, name: str = "address") -> None:
+    """Check how an address is written. `name` is what gives it, for the message.
 
     Raises:
         ConfigError: it is none; the message says what was probably meant.
@@ -37,7 +37,7 @@ def check_form(address: str) -> None:
     found = re.fullmatch(rf"(?:ray://)?{_HOST}:(\d+)", address)
     if found and 0 < int(found[2]) < 2**16:
         return
-    raise ConfigError(f"address is {FORMS}, not {shown(address)}.{_meant(address)}")
+    raise ConfigError(f"{name} is {FORMS}, not {shown(address)}.{_meant(address)}")
 
 
 def _meant(address: str) -> str:
@@ -60,10 +60,7 @@ def chosen(address: str | None) -> str | None:
     if address is None or address == AUTO:
         named = os.environ.get(ENVIRONMENT, "").strip()
         if named:
-            try:
-                check_form(named)
-            except ConfigError as error:
-                raise ConfigError(f"{ENVIRONMENT} (of the environment): {error}") from None
+            check_form(named, ENVIRONMENT)
             address = named
     return None if address == LOCAL else address
 

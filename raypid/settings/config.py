@@ -60,14 +60,18 @@ class Settings:
         """Return a copy with `values` laid over it. Keys may be dotted ("model.hidden"), with "-" in place of "_".
 
         Raises:
-            ConfigError: an unknown key (the message names the nearest ones) or a value of the wrong type.
+            ConfigError: an unknown key (the message names the nearest ones), a value of the wrong type, or two names of one setting with
+                two values.
         """
-        changed = copy.copy(self)
-        hints, said_again = type_hints(type(self)), self._said_again(values)
+        changed, hints, names = copy.copy(self), type_hints(type(self)), dict[str, str]()
         check_known(values, hints)
-        for raw_key, value in values.items():
-            if raw_key.replace("-", "_") in said_again:
-                continue
+        for raw_key, value in sorted(values.items(), key=lambda item: canonical(item[0]) != item[0]):
+            name = canonical(raw_key)
+            first = names.setdefault(name, raw_key)
+            # another name wins over ours in a copy of all settings
+            is_copied = first == name and values[first] == getattr(self, name, values[first])
+            if first != raw_key and values[first] != value and not is_copied:
+                raise ConfigError(f"{raw_key!r} and {first!r} are the same setting: give one of them.")
             key, _, rest = _name_in(raw_key, hints).partition(".")
             current = getattr(changed, key)
             if isinstance(current, Settings):
@@ -76,30 +80,10 @@ class Settings:
                 if not isinstance(current, dict):
                     raise ConfigError(f"{raw_key!r}: {key} is a single value, it has no {rest!r}.")
                 value = {**current, rest: value}
-            elif key in _NAMES and is_none(value):
-                value = None
             else:
                 value = coerce(key, value, hints[key])
             object.__setattr__(changed, key, value)
         return changed
-
-    def _said_again(self, values: Mapping[str, object]) -> set[str]:
-        """Return the settings that `values` leaves as they are by their own name, and sets by another.
-
-        Raises:
-            ConfigError: two names of one setting, with two values.
-        """
-        given = {key.replace("-", "_"): value for key, value in values.items() if isinstance(key, str)}
-        again: set[str] = set()
-        aliases = other_names("ALIASES")
-        for ours in {aliases[name] for name in given if name in aliases}:
-            first, *others = (name for name in given if aliases.get(name) == ours)
-            before = getattr(self, ours, given.get(ours))
-            for other in [*others, *([ours] if ours in given else [])]:
-                if given[other] != given[first] and (other != ours or given[ours] != before):
-                    raise ConfigError(f"{first!r} and {other!r} are the same setting: give one of them.")
-                again.add(other)
-        return again
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self.__dataclass_fields__:  # it would have no effect
@@ -115,9 +99,6 @@ class Settings:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError("Settings do not change: take a copy, config.replace(...).", name=name)
-
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -132,13 +113,7 @@ class Settings:
 def is_set(settings: Settings, name: str) -> bool:
     """Whether a field has a value: it is given one once, by the constructor. A class without slots has its default beside that."""
     slot = getattr(type(settings), name, None)
-    if not isinstance(slot, types.MemberDescriptorType):
-        return name in vars(settings)
-    try:
-        slot.__get__(settings)
-    except AttributeError:
-        return False
-    return True
+    return hasattr(settings, name) if isinstance(slot, types.MemberDescriptorType) else name in vars(settings)
 
 
 _OF_FIT = ("fit(stop=...)", "fit(checkpoint_interval=...)", "fit(keep_checkpoints=...)", "fit(final_episodes=...)")
@@ -151,21 +126,9 @@ def check_known(values: Mapping[str, object], hints: Mapping[str, object]) -> No
     Raises:
         ConfigError: names them, and what each is called here or may be meant to be.
     """
-    for name in values:
-        if not isinstance(name, str):
-            raise ConfigError(f"The name of a setting is text, not {shown(name)}.")
     known = {*hints, *(f"model.{name}" for name in type_hints(ModelConfig) if hints.get("model") is ModelConfig)}
     if wrong := [key for key in _flat(values) if _setting(_name_in(key, hints)) not in known]:
-        raise ConfigError(unknown("setting", wrong, [*known, *_OF_FIT]) + _of_environment(wrong, values.get("env")))
-
-
-def _of_environment(names: Collection[str], env: object) -> str:
-    """Say which of these settings are arguments of the environment that was given as a class or a function; "" if none is."""
-    taken: Collection[str] = ()
-    with contextlib.suppress(TypeError, ValueError):  # not callable, or written in C
-        taken = inspect.signature(env).parameters  # type: ignore[arg-type]
-    given = ", ".join(f"{name!r}: ..." for name in names if name in taken)
-    return f" The environment takes arguments as env_config={{{given}}}." if given else ""
+        raise ConfigError(unknown("setting", wrong, [*known, *_OF_FIT]))
 
 
 def nested(current: C, key: str, value: object) -> C:
@@ -191,7 +154,13 @@ def nested(current: C, key: str, value: object) -> C:
 
 
 def canonical(key: str) -> str:
-    """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch"."""
+    """Our name of a setting, with underscores; of the network's also where they were named within it, "model.net_arch".
+
+    Raises:
+        ConfigError: it is not text.
+    """
+    if not isinstance(key, str):
+        raise ConfigError(f"The name of a setting is text, not {shown(key)}.")
     full, aliases = key.replace("-", "_"), other_names("ALIASES")
     within = aliases.get(full.removeprefix("model."), "")
     return within if within.startswith("model.") else aliases.get(full, full)
@@ -235,16 +204,6 @@ class Given(dict[str, object]):
         return rest
 
 
-def by_our_names(given: Mapping[str, object]) -> Given:
-    """The settings by our names, where the other ones need no remark."""
-    known = given if isinstance(given, Given) else Given(given)
-    plain = other_names("UNREMARKED")
-    names = {key: plain.get(key.replace("-", "_"), key) if isinstance(key, str) else key for key in known}
-    ours = Given({names[key]: value for key, value in known.items()})
-    ours.sources = {names[key]: known.sources_of(key) for key in known}
-    return ours
-
-
 def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
     """Lay the settings `above` over those `below`; the network's one by one. What is below and says the same as a setting above is
     dropped."""
@@ -266,22 +225,17 @@ def overlay(below: Mapping[str, object], above: Mapping[str, object]) -> Given:
 
 def _flat(values: Mapping[str, object]) -> Given:
     """The settings with those of `model` (a mapping or a ModelConfig) by their full names ("model.hidden"), so that one of them does not
-    replace all."""
-    flat = Given({})
-    for key, value in values.items():
-        sources = values.sources_of(key) if isinstance(values, Given) else [Source("given", "", value)]
+    replace all, and by our names where the other ones need no remark."""
+    flat, plain = Given({}), other_names("UNREMARKED")
+    for written, value in values.items():
+        sources = values.sources_of(written) if isinstance(values, Given) else [Source("given", "", value)]
+        key = plain.get(str(written).replace("-", "_"), written)
         if isinstance(value, ModelConfig):
             value = value.to_dict()
-            sources = [*sources[:-1], replace(sources[-1], value=value)]
-        is_group = key == "model" and not word_of(value)
-        if is_group and isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        if key == "model" and isinstance(value, Mapping) and not word_of(value):
             for name, part in value.items():
                 flat[f"model.{name}"] = part
-                flat.sources[f"model.{name}"] = [
-                    Source(s.kind, s.detail, s.value[name])
-                    for s in sources
-                    if isinstance(s.value, Mapping) and name in s.value
-                ]
+                flat.sources[f"model.{name}"] = [replace(sources[-1], value=part)]
         else:
             flat[key], flat.sources[key] = value, sources
     return flat
@@ -309,10 +263,9 @@ def _setting(key: str) -> str:
 
 def renamed(values: Mapping[str, object]) -> list[str]:
     """Say of settings that were given by another name what they are called here: a sentence, or none."""
-    given = [key.replace("-", "_") for key in _flat(values)]
-    aliases, unremarked = other_names("ALIASES"), other_names("UNREMARKED")
+    given, aliases = [key.replace("-", "_") for key in _flat(values)], other_names("ALIASES")
     plain = dict.fromkeys(name if name in aliases else name.removeprefix("model.") for name in given)
-    told = [f"{name} is called {aliases[name]}" for name in plain if name in aliases and name not in unremarked]
+    told = [f"{name} is called {aliases[name]}" for name in plain if name in aliases]
     return [f"{', '.join(told)} here"] if told else []
 
 
@@ -329,10 +282,6 @@ def type_hints(cls: type[Settings]) -> dict[str, object]:
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
-_NAMES = ("callbacks", "evaluation_env", "intrinsic_reward")
-"""Settings that take anything, and may be none."""
-
-
 def is_none(value: object) -> bool:
     """Whether a value says that a setting has none: None, or the word as help, JSON and Python write it."""
     return value is None or (isinstance(value, str) and value in ("none", "None", "null"))
@@ -347,12 +296,9 @@ def coerce(key: str, value: object, hint: object) -> object:
     try:
         return _fit(value, hint)
     except _MISFITS:
-        kind, most = type(value).__name__, ""
-        if isinstance(value, int) and abs(value) >= 2**64:
-            most = " of at most 64 bits"
         what, told = by_name(value, key)
-        what = what if told else f"{what} ({kind})"
-        raise ConfigError(f"{key} takes {describe_type(hint)}{most}, not {what}.{told}") from None
+        what = what if told else f"{what} ({type(value).__name__})"
+        raise ConfigError(f"{key} takes {describe_type(hint)}, not {what}.{told}") from None
 
 
 _MISFITS = (ValueError, OverflowError)
@@ -613,12 +559,12 @@ class Config(Settings):
     """Steps that exploration noise lasts. In every second episode, the random part of actions stays similar for about
     that long. This explores where single random steps cancel out (Eberhard et al. 2023). Such episodes stop if they
     earn less than the others. 1: new noise at every step."""
-    callbacks: object = None
+    callbacks: object | None = None
     """Hooks that the run calls: a `raypid.Callbacks` subclass, its instance, or "module:Name"."""
     evaluation_interval: int | None = None
     """Training iterations between evaluations. 0: no evaluations. none: `raypid train` and `fit` spend up to a tenth of
     the time on evaluations, `train()` none."""
-    evaluation_env: object = None
+    evaluation_env: object | None = None
     """Environment of evaluations, given as env is (without env_config). It must have the same spaces. none: the one
     that is trained on."""
     evaluation_num_episodes: int = 10
@@ -687,6 +633,16 @@ class Config(Settings):
     }  # fmt: skip
     """Rules for values, such as "be at least 0" (the keys of `RANGES` in this module) -> the fields of this class that they apply to. None always
     passes."""
+
+    @classmethod
+    def group_of(cls, name: str) -> str:
+        """The group that a setting belongs to, by its full name: what its class says (`groups`), or else the algorithm's."""
+        if name.partition(".")[0] == "model":
+            return "network"
+        said = (
+            group for owner in cls.__mro__ for group, names in vars(owner).get("groups", {}).items() if name in names
+        )
+        return next(said, "algorithm")
 
     @property
     def on_ray(self) -> bool:

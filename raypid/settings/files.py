@@ -31,7 +31,7 @@ from raypid.settings.config import (
     parse_value,
     type_hints,
 )
-from raypid.settings.marked import Keys, Marked, check_file, read_marked
+from raypid.settings.marked import Keys, Marked, read_marked
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import SHORT
 from raypid.settings.variants import GRID, WORDS, check_spec, specs, word_of
@@ -147,7 +147,7 @@ class Block:
         return min(named, key=lambda name: (starts[name], -len(name)), default="")
 
     def check(self, cls: type[Config]) -> None:
-        """Check each setting by itself; of a grid each value.
+        """Check each setting by itself; of what varies the form alone, since each trial checks its own values.
 
         Raises:
             ConfigError: settings that do not exist, or that do not fit.
@@ -161,19 +161,12 @@ class Block:
             if inside := [name for name in type_hints(Words) if name in names and name not in type_hints(cls)]:
                 raise ConfigError(f"{inside[0]} stands within config, and belongs beside it.")
         for key, value in self.settings.items():
-            self._check_value(defaults, canonical(key), value, self.places[canonical(key)])
-
-    def _check_value(self, defaults: Config, name: str, value: object, place: Keys) -> None:
-        if name == "seed" and isinstance(value, list | tuple):
-            return  # seeds, which the experiment checks
-        for path, word, spec in specs(value):
-            with self.located(prefix=f"{'.'.join([name, *map(str, path)])}: ", place=place):
-                check_spec(word, spec)
-        if word_of(value) == GRID:
-            for i, one in enumerate(value[GRID]):  # type: ignore[index]
-                self._check_value(defaults, name, one, (*place, GRID, i))
-        elif not any(True for _ in specs(value)) and (refusal := _refusal(defaults, name, value)):
-            raise self.marked.error(f"{refusal}{_meant(defaults, name, value)}", place)
+            name, place = canonical(key), self.places[canonical(key)]
+            for path, word, spec in specs(value):
+                with self.located(prefix=f"{'.'.join([name, *map(str, path)])}: ", place=place):
+                    check_spec(word, spec)
+            if not makes_several(name, value) and (refusal := _refusal(defaults, name, value)):
+                raise self.marked.error(f"{refusal}{_meant(defaults, name, value)}", place)
 
 
 _AMBIGUOUS = ("run", "stop", "config", "out", "repeat")
@@ -227,8 +220,6 @@ def read_block(marked: Marked, keys: Keys = ()) -> Block:
 
 def entries(values: Mapping[str, object], keys: Keys = ()) -> Iterator[tuple[Keys, str, object]]:
     """Yield place, name as written, and value of each word and setting: those beside `config`, those in it, the network's one by one."""
-    if wrong := [key for key in values if not isinstance(key, str)]:
-        raise ConfigError(f"The name of a setting is text, not {shown(wrong[0])}.")
     for key, value in sorted(values.items(), key=lambda item: item[0] == "config"):
         if key in ("config", "model") and isinstance(value, Mapping) and not word_of(value):
             for place, inner, part in entries(value, (*keys, key)):
@@ -256,7 +247,6 @@ def read_run(text: str | Path, *, option: str = "--config") -> RunRequest:
     block = read_block(marked)
     several = [word for word in Words.several if getattr(block.words, word) not in (None, 1)]
     several += [name for key, value in block.settings.items() if makes_several(name := canonical(key), value)]
-    several += ["run"] if word_of(block.words.run) else []
     with block.located():
         if several:
             file = "FILE" if marked.kind == "flag" else marked.path
@@ -291,12 +281,7 @@ def _marked(text: str, option: str) -> Marked:
     name = text.removeprefix("@")
     if not name.strip():
         raise ConfigError(f"{option} is empty: {takes}.")
-    try:
-        check_file(name)
-    except ConfigError as error:
-        also = f" {takes}." if str(error).startswith("There is no file") else ""
-        raise ConfigError(f"{error}{also}") from None
-    return read_marked(name)
+    return read_marked(name, f" {takes}.")
 
 
 def file_of(text: str) -> Path | None:
@@ -316,8 +301,23 @@ def saved_options(values: Mapping[str, object]) -> dict[str, int]:
 # -- params.json ---------------------------------------------------------------------------------------------------
 
 
+def refuse_program(where: object, program: str, how: str) -> None:
+    """Refuse a run whose collecting or learning a class of the user's has replaced, which settings do not say.
+
+    Raises:
+        ConfigError: names the class, and `how` it goes on.
+    """
+    if program and not program.startswith("raypid."):
+        raise ConfigError(f"{where} was trained by {program}, which has its own run and update: {how}.")
+
+
 def unsigned(values: Mapping[str, object]) -> dict[str, object]:
-    """What a file says of a run at its beginning; of a record without what is no setting."""
+    """What a file says of a run at its beginning; of a record without what is no setting.
+
+    Raises:
+        ConfigError: it is of a run with a program of the user's.
+    """
+    refuse_program("The run", str(values.get(PROGRAM, "")), "build one in Python, with these settings")
     first = first_settings(values) if is_record(values) else dict(values)
     return {key: value for key, value in first.items() if key not in (SIGNATURE, PROGRAM)}
 

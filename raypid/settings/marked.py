@@ -38,6 +38,8 @@ _USES = {
 """File that marks a folder that raypid has written -> what it is good for."""
 _NO_SETTINGS = ("experiment.json", "best.json", "policy.json", "manifest.json", "result.json")
 """Files of JSON that raypid writes beside params.json, which alone holds the settings of a run."""
+_OTHERS = (".py", ".ipynb", ".toml", ".ini")
+"""Endings of files that YAML's parser would misread, or say too little of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,18 @@ class Marked:
         return ConfigError(f"{place}: {message}")
 
 
-def read_marked(path: str | Path) -> Marked:
+def read_marked(path: str | Path, instead: str = "") -> Marked:
     """Read a file whose outermost value is a mapping; a name that ends in .json is JSON, any other YAML.
 
+    Args:
+        instead: ends the message that there is no such file: what may be given in its place.
+
     Raises:
-        ConfigError: there is no such file (`check_file`), it cannot be read, is too large, or a key is no text or stands twice. The
+        ConfigError: there is no such file (`_check_file`), it cannot be read, is too large, or a key is no text or stands twice. The
             message begins with the file, and the line where one is known.
     """
     name = str(path)
-    check_file(name)
+    _check_file(name, instead)
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -92,27 +97,20 @@ def read_marked(path: str | Path) -> Marked:
         raise ConfigError(f"{name} cannot be read: {reason(error)}.") from None
 
 
-def check_file(name: str) -> None:
+def _check_file(name: str, instead: str) -> None:
     """Check that there is a file of this name that may hold settings.
 
     Raises:
-        ConfigError: it is a web address, a folder, code, something that raypid has written beside settings, or there is none; the
-            message has the nearest name in that folder.
+        ConfigError: it is a folder, a program, TOML, something that raypid has written beside settings, or there is none; the message
+            has the nearest name in that folder.
     """
-    given = shown(name)
-    if re.match(r"\w+://", name):
-        raise ConfigError(f"{given} is a web address, and files are read from this machine alone: download it first.")
+    given, path = shown(name), Path(name)
     if os.path.isdir(name):
-        found = sorted(entry.name for entry in os.scandir(name) if entry.name.endswith((".yaml", ".yml", ".json")))[:3]
-        there = f"In it there is {', '.join(found)}." if found else "No YAML or JSON file is in it."
-        raise ConfigError(f"{given} is a folder: name a file. {_use_of(Path(name)) or there}")
-    if not os.path.exists(name):
-        raise ConfigError(f"There is no file {given}.{near(name, files=True)}")
+        raise ConfigError(f"{given} is a folder: name a YAML or JSON file. {_use_of(path)}".rstrip())
     if not os.path.isfile(name):
-        raise ConfigError(f"There is no file {given}: it is a device or a pipe.")
-    if name.endswith((".py", ".ipynb")):
-        raise ConfigError(f"{given} is code, not settings: run it with Python, or give a YAML or JSON file.")
-    path = Path(name)
+        raise ConfigError(f"There is no file {given}.{near(name, files=True)}{instead}")
+    if path.suffix in _OTHERS:
+        raise ConfigError(f"{given} is no YAML or JSON file of settings.")
     if path.name in _NO_SETTINGS and (use := _use_of(path.parent)):
         raise ConfigError(f"{given} holds no settings of a run. {use}")
 
@@ -159,8 +157,6 @@ def _no_yaml(name: str, error: yaml.YAMLError) -> ConfigError:
     if mark is None:  # a character that no text has
         return ConfigError(f"{name} is not YAML: {reason(error)}.")
     problem = " ".join(str(error.problem or error.context).split())  # type: ignore[attr-defined]
-    if "'\\t'" in problem:
-        problem = "there is a tab, and YAML is indented by spaces"
     return ConfigError(f"{name}:{mark.line + 1}: this is not YAML: {problem}.")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.plugins.registry import ALGORITHMS
-from raypid.settings.config import Given, Source, by_our_names, overlay
+from raypid.settings.config import Given, Source, overlay
 from raypid.settings.stops import read_stop
 
 
@@ -45,8 +45,6 @@ class RunRequest:
     """run, stop, out and each of `options` -> where it came from."""
     notes: tuple[str, ...] = ()
     """What the user should know of what was read."""
-    is_begun: bool = False
-    """Whether `recorded` is of a run that ended before its first checkpoint, and begins once more in its own folder."""
     is_whole: bool = False
     """A run with a folder, as `raypid train` makes one, and not an agent alone: its folder is checked, and it may begin once more."""
     python: bool = True
@@ -62,8 +60,8 @@ class RunRequest:
             "out": None if self.out is None else Path(self.out),
             "tuned": self.tuned or False,
             "resume": self.resume if self.resume in (None, True) else Path(str(self.resume)),
-            "settings": by_our_names(self.settings),
-            "recorded": by_our_names(self.recorded),
+            "settings": overlay({}, self.settings),
+            "recorded": overlay({}, self.recorded),
         }
         for name, value in taken.items():
             object.__setattr__(self, name, value)
@@ -88,9 +86,7 @@ def join(*requests: RunRequest) -> RunRequest:
         joined: dict[str, Any] = {
             **said,
             "settings": overlay({} if one.recorded else whole.settings, one.settings),
-            "recorded": overlay(overlay(whole.recorded, whole.settings), one.recorded)
-            if one.recorded
-            else whole.recorded,
+            "recorded": overlay(whole.laid if one.recorded else whole.recorded, one.recorded),
             "options": {**whole.options, **one.options},
             "origins": {**whole.origins, **one.origins},
             "notes": (*whole.notes, *one.notes),

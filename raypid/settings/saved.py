@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raypid.errors import UserError, reason, shown
-from raypid.plugins.registry import did_you_mean
+from raypid.plugins.registry import meant, suggest
 from raypid.storage.neighbours import near
 from raypid.storage.outputs import explained, write_whole
 from raypid.storage.ownership import data_folder
@@ -76,7 +76,8 @@ def load(name: str) -> dict[str, Any]:
         if not path.is_file():
             raise UserError(f"There is no file {path}.{near(path)}")
     if not path.is_file():
-        raise UserError(f"There are no tuned settings called {name!r}.{_those_there(name)}")
+        there = f"{meant(suggest(name, names()))} `raypid list tuned` shows those that there are."
+        raise UserError(f"There are no tuned settings called {name!r}.{there}")
     try:
         entry = read_json(path.read_text())
     except OSError as error:
@@ -117,12 +118,3 @@ def described(name: str, width: int = 0) -> str:
 
 def _path(name: str) -> Path:
     return data_folder() / "tuned" / f"{name}.json"
-
-
-def _those_there(name: str) -> str:
-    if there := names():
-        return did_you_mean(name, there)
-    return (
-        " `raypid tune` saves what a search has found, unless the defaults did better, and no search has saved any. tuned='FOLDER' takes it from "
-        "a search's folder, also where the defaults did better. tuned=True takes those that come with raypid (`raypid list tuned`)."
-    )

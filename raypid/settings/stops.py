@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from raypid.errors import ConfigError, shown
 from raypid.settings.config import parse_value
@@ -39,7 +39,7 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
             raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
         return {name: value}
     found: dict[str, object] = {}
-    for key, given in criteria.items():
+    for key, given in criteria:
         if not isinstance(key, str):
             raise ConfigError(f"The name of a stop criterion is text, not {shown(key)}.")
         ours, number = SHORT.get(key, key), _number(given)
@@ -49,18 +49,15 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     return found
 
 
-def _criteria(stop: object, option: str) -> Mapping[object, object] | None:
-    """The criteria of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
+def _criteria(stop: object, option: str) -> Iterable[tuple[object, object]] | None:
+    """The criteria (key, value) of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
     if isinstance(stop, str) and stop.lstrip().startswith("{"):
         stop = parse_value(stop)
         if isinstance(stop, str):
             raise ConfigError(f"{option} takes {_FORMS}, or JSON; this is not valid JSON: {shown(stop)}.")
     if isinstance(stop, str) and "=" in stop:
-        pairs = [_pair(part, option) for part in stop.split(",")]
-        if len(dict(pairs)) < len(pairs):
-            raise ConfigError(f"{option} {shown(stop)} has two values for one criterion: give one of them.")
-        return dict(pairs)
-    return stop if isinstance(stop, Mapping) else None
+        return [_pair(part, option) for part in stop.split(",")]
+    return stop.items() if isinstance(stop, Mapping) else None
 
 
 def _number(value: object) -> object:

@@ -64,7 +64,7 @@ def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.Mon
     assert [address.chosen(given) for given in (None, "local", "auto", "a:1")] == ["b:2", None, "b:2", "a:1"]
     assert "b:2, which RAY_ADDRESS names" in address.from_environment(None) and not address.from_environment("a:1")
     monkeypatch.setenv("RAY_ADDRESS", "head")
-    with pytest.raises(ConfigError, match=r"RAY_ADDRESS \(of the environment\): .*Did you mean head:6379"):
+    with pytest.raises(ConfigError, match=r"RAY_ADDRESS is auto, .*Did you mean head:6379"):
         address.chosen(None)
 
 

@@ -14,7 +14,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 import raypid
 from raypid.cli import main
 from raypid.envs import EnvSpec, make_vector
-from raypid.run.deploy import _steps_a_second, environment_of, gif_times
+from raypid.run.deploy import _steps_a_second, environment_of
 
 SAVED = Path(__file__).parents[1] / "fixtures" / "saved"
 PPO = str(SAVED / "ppo")
@@ -134,8 +134,3 @@ def test_steps_a_second() -> None:
     for strange, expected in ((0, 30), (None, 30), ("fast", 30), (np.float64(12.5), 12.5)):
         Undrawn.metadata = {"render_modes": [], "render_fps": strange}
         assert fps(env=Undrawn) == expected
-
-
-def test_times_of_a_gif_last_as_long_as_the_episode() -> None:
-    assert gif_times(4, 50) == [20] * 4
-    assert sum(gif_times(300, 30)) == 10_000 and set(gif_times(300, 30)) == {30, 40}

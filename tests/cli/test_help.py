@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raypid.cli import main
-from raypid.cli.options import GROUPS, group_of, usual_settings
+from raypid.cli.options import GROUPS, usual_settings
 from raypid.plugins.registry import ALGORITHMS
 from raypid.settings.config import Config, ModelConfig, field_docs
 
@@ -54,7 +54,7 @@ def test_all_settings_are_in_a_group_and_said_in_a_sentence() -> None:
         config = ALGORITHMS.get(name).Config
         known = {field.name for field in fields(config)} | {f"model.{field.name}" for field in fields(ModelConfig)}
         assert usual_settings(config) <= known
-        assert {group_of(config, setting) for setting in known} <= set(GROUPS)
+        assert {config.group_of(setting) for setting in known} <= set(GROUPS)
     assert {setting for names in Config.groups.values() for setting in names} <= {f.name for f in fields(Config)}
     assert set(Config.usual) <= {f.name for f in fields(Config)} and set(field_docs(Config)) == {
         f.name for f in fields(Config)
@@ -108,7 +108,7 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
         (["plot", "a", "--ouput", "b"], "Did you mean '--out'"),
         (["tune", "--run", "PPO", "--trails", "9"], "Did you mean '--trials'?"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5", "--stop", "6"], "or --stop has another one"),
-        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "reward=2,reward=3"], "has two values for one criterion"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "reward=2,reward=3"], "has two values for 'episode_reward_mean'"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5min"], "is no number of environment steps"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "10m"], "M is a million steps"),
     ],

@@ -319,7 +319,7 @@ def test_huge_rewards_are_to_be_bounded_wherever_a_divergence_is_found(tmp_path:
     assert back.numbers["max_rollbacks"] == 3 and "max_restarts" not in back.numbers
     advice = "Returns are huge. Set normalize_rewards or reward_clip or reward_scale."
     assert only(found, "learning", "loss is too large").advice == advice
-    assert back.advice == f"{advice} max_rollbacks bounds them."
+    assert back.advice == advice
 
 
 @pytest.mark.parametrize(("interval", "advised"), [(None, False), (2, True)])
@@ -445,7 +445,7 @@ def test_checkpoints_that_are_damaged_or_not_finite(copy: Path) -> None:
     assert "state.safetensors is truncated" in end.finding and f"Move what is newer than {sound} away" in end.advice
     spec, arrays, _ = checkpoint.read_policy(copy / "best")
     checkpoint.write_policy(copy / "best", spec, {k: np.full_like(v, np.nan) for k, v in arrays.items()})
-    assert only(findings(copy), "learning", "weights in best/ are not finite").severity == "error"
+    assert only(findings(copy), "learning", "best/ cannot be used: its weights are not finite").severity == "error"
 
 
 def test_what_holds_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

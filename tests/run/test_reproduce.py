@@ -17,21 +17,21 @@ def test_every_entry_has_a_task_and_was_measured_by_it() -> None:
     assert set(TUNED) == set(TUNED_TASKS)
     for entry in TUNED:
         if (found := record(*entry)) is not None:
-            assert (found.goal, found.backend) == (TUNED_TASKS[entry].threshold, TUNED_TASKS[entry].backends[0])
+            assert (found.goal, found.backend) == (TUNED_TASKS[entry].threshold, TUNED_TASKS[entry].backend)
 
 
 def test_the_same_seed_gives_the_same_return_and_evaluations_are_told() -> None:
     told: list[tuple[int, float, float]] = []
     task = replace(TUNED_TASKS["PPO", "CartPole-v1"], every=1_000, threshold=100)
-    first = measure(task, 3, "local", tell=lambda *row: told.append(row))
-    again = measure(task, 3, "local")
+    first = measure(task, 3, tell=lambda *row: told.append(row))
+    again = measure(task, 3)
     assert first.solved and (first.steps, first.mean_return) == (again.steps, again.mean_return)
     assert first.mean_return >= 100 and all(steps < first.steps and mean < 500 for steps, _, mean in told)
     assert first.seconds == first.cpu_seconds
 
 
 def test_a_limit_ends_it_with_a_return() -> None:
-    found = measure(replace(TUNED_TASKS["PPO", "CartPole-v1"], seconds=0.001), 0, "local")
+    found = measure(replace(TUNED_TASKS["PPO", "CartPole-v1"], seconds=0.001), 0)
     assert not found.solved and 0 < found.mean_return < 475 and found.steps < 2_000
 
 
