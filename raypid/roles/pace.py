@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import UserError
-from raypid.roles.given import check_whole, described
-from raypid.settings.config import Config
+from raypid.roles.role import Role, checked
+from raypid.roles.setup import Setup
 from raypid.types import Report
 
 
-class HasConfig(Protocol):
-    """A Setup, or anything else with settings."""
-
-    @property
-    def config(self) -> Config: ...
-
-
-class Pace:
+class Pace(Role):
     """Keeps the ratio of updates to environment steps, `config.updates_per_step`, as raypid's own loop with replay does.
 
     Whichever of rollouts and learner is ahead waits. The learner makes only the updates that are owed for steps after the
@@ -30,21 +21,19 @@ class Pace:
         min_updates: fewest updates to make at once; None: as many as `updates_per_call`.
 
     Raises:
-        UserError: `setup` is no Setup of an algorithm with replay, or a number is not what it must be.
+        UserError: `setup` is no Setup, the algorithm has no replay, or a number is no whole number of at least 0.
     """
 
-    def __init__(self, setup: HasConfig, num_rollouts: int = 1, min_updates: int | None = None) -> None:
-        config = getattr(setup, "config", None)
+    def __init__(self, setup: Setup, num_rollouts: int = 1, min_updates: int | None = None) -> None:
+        super().__init__(setup, num_rollouts=num_rollouts, min_updates=min_updates or 0)
+        config = setup.config
         if not isinstance(config, OffPolicyConfig):
             raise UserError(
-                f"Pace is made from a setup of an algorithm with replay, not from {described(setup)}: "
-                "Pace(raypid.setup('SAC', env)). Without replay, Learner.update makes one update from all that rollouts collect."
+                f"Pace keeps the ratio of algorithms with replay. {setup.algorithm.__name__} has none: Learner.update makes one update "
+                "from all that rollouts collect."
             )
-        num_rollouts = check_whole("Pace", "num_rollouts", num_rollouts, 0)
         self._config = config
-        self.min_updates = config.updates_per_call
-        if min_updates is not None:
-            self.min_updates = check_whole("Pace", "min_updates", min_updates, 1)
+        self.min_updates = min_updates or config.updates_per_call
         self.slack = config.fragment_length * config.num_envs_per_worker * num_rollouts * config.updates_per_step
         """Updates that may be owed, beyond `min_updates`, while rollouts go on: those of one fragment of each."""
         self.timesteps = 0
@@ -53,7 +42,9 @@ class Pace:
         """Episodes that have ended so far."""
         self.owed = 0.0
         """Updates that the steps so far call for and that have not been made yet."""
+        self.check_by(setup)
 
+    @checked
     def count(self, report: Report, is_filled: bool = True) -> int:
         """Count the steps of a fragment. After the warm-up, the updates that they call for are owed.
 
@@ -67,8 +58,6 @@ class Pace:
         Raises:
             UserError: it is no Report.
         """
-        if not isinstance(report, Report):
-            raise UserError(f"Pace.count takes the report of Rollout.collect, not {described(report)}.")
         self.timesteps += report.num_steps
         self.episodes += len(report.episode_rewards)
         if is_filled and not self.warms_up():

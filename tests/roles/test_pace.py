@@ -98,8 +98,11 @@ def test_a_loop_by_hand_makes_as_many_updates_as_an_agent() -> None:
 
 
 def test_what_is_no_setup_with_replay_or_no_report_is_refused() -> None:
-    for wrong in (None, raypid.setup("PPO", "CartPole-v1")):
-        with pytest.raises(UserError, match="Pace is made from a setup of an algorithm with replay"):
+    for wrong, words in (
+        (None, "Pace is made from a setup, not"),
+        (raypid.setup("PPO", "CartPole-v1"), "PPO has none"),
+    ):
+        with pytest.raises(UserError, match=words):
             roles.Pace(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="num_rollouts"):
         pace(-1)
