@@ -32,16 +32,25 @@ class ParameterServer:
         self.pushes = self.pulls = self.refused = 0
         """Calls so far; pushes count what was taken, `refused` what was older than the version here."""
 
-    def push(self, weights: Weights) -> int:
+    def push(self, weights: Weights, since: Weights | None = None) -> int:
         """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
 
         The first push that is refused warns. `metrics()` counts all of them.
+
+        Args:
+            weights: what a learner's `update` or `learn` returned.
+            since: the weights that it began with, if several learners push. What it has changed is then added to the newest
+                weights, whose version rises as its own has: nothing is refused, and no learner undoes the work of another.
 
         Raises:
             ConfigError: they belong to another network.
             UserError: they are no Weights.
         """
         self._check.check("ParameterServer.push", weights)
+        if since is not None and (newest := self._weights) is not None:
+            self._check.check("ParameterServer.push", since)
+            version = newest.version + weights.version - since.version
+            weights = Weights(version, newest.flat + (weights.flat - since.flat), weights.table, weights.extra)
         if self._weights is None or weights.version >= (version := self._weights.version):
             self.pushes += 1
             self._weights = weights

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def test_the_newest_version_wins() -> None:
     assert server.pull(newer_than=4).version == 5 and server.pull(newer_than=5) is None  # type: ignore[union-attr]
     assert server.metrics() == {"version": 5, "pushes": 2, "pulls": 4, "refused": 1}
     assert server.reset(weights(1)) == 1 and server.pull().version == 1  # type: ignore[union-attr]
+
+
+def test_what_two_learners_have_changed_is_added_up() -> None:
+    server, first = ParameterServer(SPEC), weights(3)
+    assert server.push(first, since=first) == 3  # it had none
+    one, other = (replace(first, version=3 + n, flat=first.flat + np.float32(n)) for n in (1, 2))
+    assert server.push(other, since=first) == 5
+    assert server.push(one, since=first) == 6 and server.metrics()["refused"] == 0
+    newest = server.pull()
+    assert newest is not None
+    np.testing.assert_allclose(newest.flat, first.flat + 3, rtol=1e-6)
+    np.testing.assert_array_equal(first.flat, weights(3).flat)
+    wide = build_spec(spaces.Box(-9, 9, (4,)), spaces.Discrete(2), ModelConfig(hidden=(9,)))
+    with pytest.raises(ConfigError):
+        server.push(one, since=weights(3, wide))
 
 
 def test_save_and_restore(tmp_path: Path) -> None:
