@@ -20,7 +20,7 @@ class MyConfig(OffPolicyConfig):
     num_envs_per_worker: int = 1
     fragment_length: int = 50
     batch_size: int = 64
-    a_l_ratio: float | None = 1.0
+    a_l_ratio: float | None = 4.0
     n_step: int = 1
     lr: float = 1e-3
     target_tau: float = 0.01

@@ -8,7 +8,7 @@ from simulator import Simulator
 from torch import nn
 
 torch.set_num_threads(1)  # networks this small are slower on several
-GAMMA, BATCH, START, GOAL = 0.99, 64, 500, 195
+EVERY, GAMMA, BATCH, START, GOAL = 4, 0.99, 64, 500, 195  # an update every 4 steps
 
 
 def network():
@@ -75,6 +75,6 @@ if __name__ == "__main__":
         returns += ended
         if ended and len(returns) % 20 == 0:
             print(f"{replay.count} steps: mean return {np.mean(returns[-20:]):.0f}", flush=True)
-        if replay.count > START:
+        if replay.count > START and replay.count % EVERY == 0:
             learner.update(replay.sample(BATCH))
     print(f"return {GOAL} after {replay.count} steps and {time.time() - began:.1f} s")

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import ray
-from part1 import BATCH, GOAL, START, Learner, Replay, Rollout
+from part1 import BATCH, EVERY, GOAL, START, Learner, Replay, Rollout
 
 
 @ray.remote(num_cpus=0)
@@ -34,8 +34,8 @@ def main(num_rollouts, fragment):
     ray.get([rollout.collect.remote(server.pull.remote(), 1.0, 1) for rollout in rollouts])  # all are up
     began, calls, idle = time.time(), {}, rollouts
     while np.mean(returns[-20:] or [0]) < GOAL:
-        owed = replay.count - START - updates  # one update for each step, as in part 1
-        if owed < num_rollouts * fragment:  # else the rollouts wait for the learner
+        owed = (replay.count - START) // EVERY - updates  # as many updates for each step as in part 1
+        if owed <= num_rollouts * fragment // EVERY:  # else the rollouts wait for the learner
             calls, idle = calls | {send(rollout): rollout for rollout in idle}, []
         ready, _ = ray.wait(list(calls), timeout=0 if owed > 0 else None)
         for call in ready:
