@@ -126,7 +126,7 @@ def tutorial(folder: Path, goal: int, wait: float) -> Path:
     """The files of the tutorial with a lower goal and a faster simulator."""
     shutil.copytree(EXAMPLES / "tutorial", there := folder / "tutorial")
     for path in there.glob("*.py"):
-        text = path.read_text().replace("GOAL = 0.99, 64, 500, 195", f"GOAL = 0.99, 64, 500, {goal}")
+        text = path.read_text().replace("GOAL = 4, 0.99, 64, 500, 195", f"GOAL = 4, 0.99, 64, 500, {goal}")
         text = text.replace("GOAL = 195", f"GOAL = {goal}").replace("goal=195", f"goal={goal}")
         text = text.replace("seconds=0.005", f"seconds={wait}")
         # the goal is reached by 20 episodes: one alone may do so at random
@@ -195,6 +195,25 @@ def test_the_last_command_of_the_tutorial_trains(tmp_path: Path) -> None:
     words[words.index("--num-workers") + 1] = "2"
     run("-m", "raypid", *words, cwd=tutorial(tmp_path, goal=0, wait=0.0))
     assert (tmp_path / "tutorial" / "runs" / "last" / "result.json").exists()
+
+
+@pytest.mark.ci_slow
+@pytest.mark.timeout(300)
+def test_five_roles(tmp_path: Path) -> None:
+    """They learn, and go on after the parameter server and a learner were killed."""
+    text = (EXAMPLES / "five_roles.py").read_text()
+    for word, instead in (
+        ("mean < 400", "mean < 100"),
+        ("num_cpus=1", "num_cpus=4"),
+        ("kill_after=60.0", "kill_after=5.0"),
+    ):
+        assert word in text
+        text = text.replace(word, instead)
+    (tmp_path / "five_roles.py").write_text(text)
+    said = run("five_roles.py", cwd=tmp_path, timeout=300)
+    assert re.search(r"^learner 0 was lost: \w+$", said, re.MULTILINE)
+    assert re.search(r"^the server goes on with version \d+$", said, re.MULTILINE)
+    assert float(said.rpartition("return ")[2]) >= 100  # actions at random: 22
 
 
 @pytest.mark.ci_slow

@@ -92,3 +92,7 @@ class Pace:
     def may_collect(self) -> bool:
         """Whether rollouts may go on. If not, wait for the learner: updates are due then."""
         return self.owed < self.min_updates + self.slack
+
+    def metrics(self) -> dict[str, float]:
+        """`timesteps` and `episodes` so far, and the updates that are `owed`."""
+        return {"timesteps": self.timesteps, "episodes": self.episodes, "owed": self.owed}
