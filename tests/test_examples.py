@@ -198,6 +198,7 @@ def test_the_last_command_of_the_tutorial_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci_slow
+@pytest.mark.timeout(300)
 def test_five_roles(tmp_path: Path) -> None:
     """They learn, and go on after the parameter server and a learner were killed."""
     text = (EXAMPLES / "five_roles.py").read_text()
