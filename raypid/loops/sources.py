@@ -122,7 +122,7 @@ class ReplaySource:
             self._refilling.discard(index)
 
     def _add(self, index: int, worker: int, fragment: Future[Trajectory]) -> None:
-        self._ready[index] = self._submit(index, Replay.add, worker, fragment)
+        self._ready[index] = self._submit(index, Shard.add, worker, fragment)
 
     def holds(self, num_rows: int) -> bool:
         """Whether so many rows can be drawn, as many from each buffer as from the others."""

@@ -104,7 +104,8 @@ class Learner(Role):
             self._update = program.update
         if setup.initial is not None:
             self.set_weights(setup.initial)
-        self.check_by(setup, weights=self.algorithm.weights())
+        if setup.checks:
+            self.check_by(setup, weights=self.algorithm.weights())
 
     def open(self) -> str:
         """Open the collective, on rank 0; returns the address at which the other learners join."""
