@@ -120,7 +120,11 @@ def test_imports_point_one_way(path: Path) -> None:
 
 def test_roles_know_nothing_of_processes() -> None:
     graph = package_graph()
-    found = {name: {f for f in graph[name] if f.startswith("runtime/") and f != "runtime/calls.py"} for name in graph if name.startswith("roles/")}
+    found = {
+        name: {f for f in graph[name] if f.startswith("runtime/") and f != "runtime/calls.py"}
+        for name in graph
+        if name.startswith("roles/")
+    }
     assert not any(found.values()), found
 
 

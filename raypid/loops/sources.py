@@ -494,7 +494,7 @@ class ShardedReplay(ReplaySource):
                 self.emptied = True
                 return 0, self.learner.submit(Learner.weights)
             while len(self._ahead) < _AHEAD:
-                self._ahead.append(self._drawn(timesteps))
+                self._ahead.append(self._drawn(self.config.beta_at(timesteps)))
             draws = self._ahead.popleft()
             if self._are_there(draws):
                 break
@@ -509,7 +509,7 @@ class ShardedReplay(ReplaySource):
                         draw.shard.submit(Shard.set_priorities, draw.sample, new)
         return next(iter(found.values())).num_updates, weights
 
-    def _drawn(self, timesteps: int) -> list[Draw]:
+    def _drawn(self, beta: float) -> list[Draw]:
         """Ask for a sample of each shard, for each learner. Shards that are there take the places of those that are not, in turn."""
         there = [i for i in range(len(self.buffers)) if i not in self._refilling]
         draws = []
@@ -518,7 +518,7 @@ class ShardedReplay(ReplaySource):
             if place in self._refilling:
                 index, self._turn = there[self._turn % len(there)], self._turn + 1
             shard = self.buffers[index]
-            draws.append(Draw(index, shard, *shard.submit_parts(Shard.drawn, self.rows, timesteps)))
+            draws.append(Draw(index, shard, *shard.submit_parts(Shard.drawn, self.rows, beta)))
         return draws
 
     def _are_there(self, draws: Sequence[Draw]) -> bool:

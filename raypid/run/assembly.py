@@ -193,7 +193,7 @@ class _Builder:
     def _replay_source(self, c: OffPolicyConfig, learner: Handle) -> ReplaySource:
         """The learner's own buffer, a buffer in each of several learners, or one in each of num_replay_shards actors."""
         if c.num_replay_shards:
-            shards = partial(Replay, replace(self._learning, initial=None), num_shards=c.num_replay_shards)
+            shards = partial(Replay, self._learning.for_workers(replays=True), num_shards=c.num_replay_shards)
             return ShardedReplay(self.backend, learner, c, self.losses, lambda index: partial(shards, index), self.plan)
         if not isinstance(learner, LearnerGroup) or len(learner) == 1:
             return ReplaySource(self.backend, learner, c, self.losses)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from raypid.algorithms.custom_model import CustomModelConfig
-from raypid.algorithms.off_policy import OffPolicyConfig
+from raypid.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from raypid.nn.idle_settings import idle_settings
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.user_agent import AgentSource, agent_class
 from raypid.ops.normalizer import DiscountedReturns
-from raypid.plugins.registry import ALGORITHMS, NETWORKS
+from raypid.plugins.registry import ALGORITHMS, NETWORKS, REPLAYS
 from raypid.replay.buffer import ReplaySpec, row_shapes
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.gradient_worker import GradientSource, differentiating
@@ -113,6 +113,10 @@ def setup_of(run: ResolvedRun) -> Setup:
     algorithm, network = run.algorithm, run.network
     c: Config = algorithm.portable(run.config)
     spec = _rollout_spec(algorithm, c, network)
+    replay, buffer = None, None
+    if isinstance(c, OffPolicyConfig):
+        assert issubclass(algorithm, OffPolicy)
+        replay, buffer = _replay_spec(c, network), REPLAYS.get(algorithm.replay_kind(c))
     source: Callable[[NetworkPolicy], GradientSource] | None = None
     if isinstance(c, CustomModelConfig):  # the user's agent and model compute the gradients
         source = partial(AgentSource, agent_class(c.agent), c.agent_config)
@@ -126,7 +130,8 @@ def setup_of(run: ResolvedRun) -> Setup:
         collect=algorithm.collect,
         source=source,
         program=run.request.program,
-        replay=_replay_spec(c, network) if isinstance(c, OffPolicyConfig) else None,
+        replay=replay,
+        buffer=buffer,
         num_threads=learner_threads(algorithm, c, network),
         initial=run.initial,
     )
