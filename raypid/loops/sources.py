@@ -147,7 +147,7 @@ class ReplaySource:
             while len(kept) > self._most_kept and index not in self._loading:
                 kept.popleft()
         if index not in self._loading:  # otherwise it gets those that are kept
-            self._ready[index] = self._submit(index, Replay.add, worker, fragment)
+            self._ready[index] = self._submit(index, Shard.add, worker, fragment)
         if index in self._refilling and self._holds_enough(index):
             self._refilling.discard(index)
 
@@ -292,7 +292,7 @@ class ReplaySource:
             how = "the new one was lost, too"
         added = 0
         while added < len(kept):  # more come meanwhile
-            adds = [handle.submit(Replay.add, *fragment) for fragment in islice(kept, added, None)]
+            adds = [handle.submit(Shard.add, *fragment) for fragment in islice(kept, added, None)]
             added += len(adds)
             for add in adds:
                 try:
@@ -494,7 +494,7 @@ class ShardedReplay(ReplaySource):
                 self.emptied = True
                 return 0, self.learner.submit(Learner.weights)
             while len(self._ahead) < _AHEAD:
-                self._ahead.append(self._drawn(timesteps))
+                self._ahead.append(self._drawn(self.config.beta_at(timesteps)))
             draws = self._ahead.popleft()
             if all(draw.ended(draw.deadline) for draw in draws):  # if one is lost, so are those on their way
                 break
@@ -510,14 +510,14 @@ class ShardedReplay(ReplaySource):
                         self.shards.handles[draw.indices[0]].submit(Shard.set_priorities, sample, new)
         return next(iter(found.values())).num_updates, weights
 
-    def _drawn(self, timesteps: int) -> list[Call[int]]:
+    def _drawn(self, beta: float) -> list[Call[int]]:
         """Ask for a sample of each shard, for each learner. Shards that are there take the places of those that are not, in turn."""
         there = [i for i in range(self.num) if i not in self._refilling]
         draws = []
         for index in [*range(self.num)] * self.num_learners:
             if index in self._refilling:
                 index, self._turn = there[self._turn % len(there)], self._turn + 1
-            draws.append(self.shards.ask(index, Shard.drawn, self.rows, timesteps, pair=True))
+            draws.append(self.shards.ask(index, Shard.drawn, self.rows, beta, pair=True))
         return draws
 
     def _revived(self, indices: Sequence[int], how: str) -> str | None:

@@ -104,7 +104,8 @@ class Learner(Role):
             self._update = program.update
         if setup.initial is not None:
             self.set_weights(setup.initial)
-        self.check_by(setup, weights=self.algorithm.weights())
+        if setup.checks:
+            self.check_by(setup, weights=self.algorithm.weights())
 
     def open(self) -> str:
         """Open the collective, on rank 0; returns the address at which the other learners join."""
@@ -173,7 +174,7 @@ class Learner(Role):
             UserError: the algorithm has no replay buffer, or this is not what a Rollout of this setup collects.
         """
         if report.returns is not None:
-            self._divide_by(merge_moments(self.returns, report.returns))
+            self.returns = merge_moments(self.returns, report.returns)
         self.algorithm.merge(getattr(fragment, "moments", None) if report.moments is None else report.moments)
 
     @called(splits_after=1, progress=num_updates_of)
@@ -202,6 +203,7 @@ class Learner(Role):
             self._check_observed()
         sample = interleave(samples, rows // algorithm.rows)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
+        algorithm.reward_factor = np.float32(inverse_deviation(self.returns))
         with self._changing():
             update = algorithm.update(sample, timesteps)
         self._check_update(update, sample, timesteps)
@@ -215,11 +217,6 @@ class Learner(Role):
     def _off_policy(self) -> OffPolicy[OffPolicyConfig]:
         """The algorithm, which learns from replay."""
         return cast("OffPolicy[OffPolicyConfig]", self.algorithm)
-
-    def _divide_by(self, returns: Moments) -> None:
-        """Divide rewards from replay by the deviation of these returns from here on."""
-        self.returns = returns
-        self._off_policy.reward_factor = np.float32(inverse_deviation(returns))
 
     def _check_observed(self) -> None:
         """Check that there is something to normalise by.
@@ -407,10 +404,9 @@ class Learner(Role):
             ConfigError: it is that of another network.
         """
         with refusing("The learner's state in the checkpoint"):
-            returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else None
+            returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else self.returns
             self.algorithm.load_state_dict({name: part for name, part in state.items() if name != "returns"})
-            if returns is not None:
-                self._divide_by(returns)
+            self.returns = returns
         self._check_given(CheckpointError)
 
     @called(lasts=True)

@@ -12,7 +12,7 @@ from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import UserError, reason
 from raypid.roles.divergence import quiet
 from raypid.roles.role import Role, checked
-from raypid.roles.setup import Setup
+from raypid.roles.setup import Setup, WorkerSetup
 from raypid.storage.neighbours import nothing_at, refuse_file_name
 from raypid.types import Array, Sample, Trajectory
 
@@ -29,12 +29,12 @@ class Replay(Role):
         UserError: the algorithm does not learn from replay, `setup` is no Setup, or there is no such shard.
     """
 
-    def __init__(self, setup: Setup, shard: int = 0, num_shards: int = 1) -> None:
+    def __init__(self, setup: WorkerSetup, shard: int = 0, num_shards: int = 1) -> None:
         super().__init__(setup, shard=shard, num_shards=num_shards)
-        config, spec = setup.config, setup.replay
-        if spec is None or setup.buffer is None or not isinstance(config, OffPolicyConfig):
+        spec = setup.replay
+        if spec is None or setup.buffer is None:
             raise UserError(
-                f"{setup.algorithm.__name__} has no replay buffer: it learns from what comes in. Give what the rollouts collect to Learner.update."
+                f"{setup} has no replay buffer: it learns from what comes in. Give what the rollouts collect to Learner.update."
             )
         if shard >= num_shards:
             raise UserError(
@@ -44,7 +44,7 @@ class Replay(Role):
             raise UserError(
                 f"Replay: {num_shards:,} shards cannot share buffer_size {spec.capacity:,}: each needs a row. Raise buffer_size."
             )
-        self.config = config
+        self.setup = setup
         self.buffer = setup.buffer(spec.part(num_shards), shard)
         """The rows, and the way to draw from them."""
         self.parts = (self.buffer,)
@@ -86,11 +86,13 @@ class Replay(Role):
         Raises:
             UserError: nothing can be drawn yet, `num` is no whole number of at least 1, or `timesteps` no number of at least 0.
         """
-        return self.buffer.sample(num, self.config.beta_at(timesteps))
+        assert isinstance(self.setup, Setup) and isinstance(self.setup.config, OffPolicyConfig)
+        return self.buffer.sample(num, self.setup.config.beta_at(timesteps))
 
-    def drawn(self, num: int, timesteps: int) -> tuple[int, Sample]:
-        """As `sample`, after the number of rows. Whoever passes the sample on can tell by the number that it is there."""
-        return num, self.sample(num, timesteps)
+    def drawn(self, num: int, beta: float) -> tuple[int, Sample]:
+        """The number of rows and a sample, given the exponent of the importance weights. Whoever passes the sample on can tell by the number
+        that it is there."""
+        return num, self.buffer.sample(num, beta)
 
     def set_priorities(self, sample: Sample, priorities: Array) -> None:
         """Give the rows of a sample the priorities with which they are drawn from now on. With `prioritized` only: a uniform buffer ignores them.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from raypid.ops.normalizer import inverse_deviation
 from raypid.ops.sum_tree import importance
 from raypid.roles.learner import Learner, Meeting
 from raypid.roles.parameter_server import Learnt, Parameters
@@ -39,6 +42,7 @@ class ReplayLearner(Learner):
         sample = algorithm.sample_from(buffer, num_updates, beta)
         if algorithm.collective is not None:
             sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
+        algorithm.reward_factor = np.float32(inverse_deviation(self.returns))
         with self._changing():
             update = algorithm.update(sample, timesteps)
         self._check_update(update, sample, timesteps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class WorkerSetup:
     """Builds what computes gradients in a worker, for the policy that acts there."""
     program: Program | None = None
     """A user's program, which collects and learns in place of worker and algorithm."""
+    replay: ReplaySpec | None = None
+    """What a replay buffer is made from; None for algorithms that learn from what comes in."""
+    buffer: Callable[[ReplaySpec, int], ReplayBuffer] | None = None
+    """The kind of buffer: makes one from its spec and its number among those that share the data."""
     checks: bool = True
     """Whether roles check what their methods are given."""
 
@@ -49,18 +53,15 @@ class Setup(WorkerSetup):
     algorithm: type[Algorithm[Any]]
     config: Config
     """All settings."""
-    replay: ReplaySpec | None
-    """What a replay buffer is made from; None for algorithms that learn from what comes in."""
-    buffer: Callable[[ReplaySpec, int], ReplayBuffer] | None
-    """Makes a replay buffer, given its number: the kind that the algorithm has chosen, which not every process knows by name."""
     num_threads: int
     """Threads of the learner."""
     initial: Weights | None = None
     """What the learner begins with: the weights of `init_from`."""
 
-    def for_workers(self) -> WorkerSetup:
-        """The part that roles need that do not learn."""
-        return WorkerSetup(**{field.name: getattr(self, field.name) for field in fields(WorkerSetup)})
+    def for_workers(self, *, replays: bool = False) -> WorkerSetup:
+        """The part that roles need that do not learn; only with `replays` what a buffer is made from."""
+        part = WorkerSetup(**{field.name: getattr(self, field.name) for field in fields(WorkerSetup)})
+        return part if replays else replace(part, replay=None, buffer=None)
 
     def __repr__(self) -> str:
         """Algorithm, environment, observations, actions, network."""

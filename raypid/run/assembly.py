@@ -201,7 +201,7 @@ class _Builder:
         if store := self.backend.resources().get(STORE):
             most_kept = min(most_kept, int(KEPT_SHARE * store / self._fragment_bytes()))
         if c.num_replay_shards:
-            shards = partial(Replay, replace(self._learning, initial=None), num_shards=c.num_replay_shards)
+            shards = partial(Replay, self._learning.for_workers(replays=True), num_shards=c.num_replay_shards)
             build = lambda index: partial(shards, index)  # noqa: E731
             return ShardedReplay(self.backend, learner, c, self.losses, build, self.plan, most_kept=most_kept)
         if isinstance(learner, StatefulGroup) and len(learner) > 1 and c.learner_sync == "asynchronous":

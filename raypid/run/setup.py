@@ -45,6 +45,7 @@ _BY_HAND = {
     "save_replay": "call Replay.save when you want",
     "steps_per_iteration": "your loop has no iterations but those that it makes",
     "max_staleness": "compare the version of what a Rollout collected with that of Learner.weights, and drop what is too old",
+    "updates_per_call": "Learner.learn takes as many samples, and makes as many updates, as your loop gives it",
     "fragments_in_flight": "your loop decides how many calls of a Rollout it has under way",
 }
 """Settings that no role looks at -> what to do in a loop of one's own."""
@@ -112,6 +113,10 @@ def setup_of(run: ResolvedRun) -> Setup:
     algorithm, network = run.algorithm, run.network
     c: Config = algorithm.portable(run.config)
     spec = _rollout_spec(algorithm, c, network)
+    replay, buffer = None, None
+    if isinstance(c, OffPolicyConfig):
+        assert issubclass(algorithm, OffPolicy)
+        replay, buffer = _replay_spec(c, network), REPLAYS.get(algorithm.replay_kind(c))
     source: Callable[[NetworkPolicy], GradientSource] | None = None
     if isinstance(c, CustomModelConfig):  # the user's agent and model compute the gradients
         source = partial(AgentSource, agent_class(c.agent), c.agent_config)
@@ -125,10 +130,8 @@ def setup_of(run: ResolvedRun) -> Setup:
         collect=algorithm.collect,
         source=source,
         program=run.request.program,
-        replay=_replay_spec(c, network) if isinstance(c, OffPolicyConfig) else None,
-        buffer=REPLAYS.get(algorithm.replay_kind(c))
-        if issubclass(algorithm, OffPolicy) and isinstance(c, OffPolicyConfig)
-        else None,
+        replay=replay,
+        buffer=buffer,
         num_threads=learner_threads(algorithm, c, network),
         initial=run.initial,
     )

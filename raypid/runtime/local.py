@@ -69,7 +69,7 @@ def passed(future: Future[T]) -> Future[T]:
 
 def full_name(method: Callable[..., object]) -> str:
     """The name of a role's method with that of its class, by which another process finds it."""
-    return f"{method.__module__}.{method.__qualname__}"
+    return f"{method.__module__}.{method.__qualname__.rpartition('.')[0]}.{method.__name__}"
 
 
 @cache

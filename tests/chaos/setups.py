@@ -6,6 +6,7 @@ from typing import Any
 
 from raypid.envs import EnvSpec
 from raypid.nn.network_spec import NetworkSpec
+from raypid.plugins.registry import REPLAYS
 from raypid.roles.acting import RolloutSpec
 from raypid.roles.setup import Setup, WorkerSetup
 
@@ -17,7 +18,7 @@ def learner_setup(
     spec = RolloutSpec(env=EnvSpec(env="none"), network=network, fragment_length=1, seed=seed)
     return Setup(
         algorithm=algorithm, config=config, spec=spec, evaluation=spec, collect=algorithm.collect, replay=replay,
-        num_threads=1, checks=checks,
+        buffer=replay and REPLAYS.get(algorithm.replay_kind(config)), num_threads=1, checks=checks,
     )  # fmt: skip
 
 

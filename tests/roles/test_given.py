@@ -69,7 +69,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "shard beyond": (lambda r: roles.Replay(r.dqn.setup, 2, 2), r"shard 2 must be below num_shards \(2\)"),
     "no shards": (lambda r: roles.Replay(r.dqn.setup, 0, 0), r"shard 0 must be below num_shards \(0\)"),
     "too many shards": (lambda r: roles.Replay(r.dqn.setup, 0, 5000), r"cannot share buffer_size 2,000.*Raise"),
-    "no replay": (lambda r: roles.Replay(r.ppo.setup), r"PPO has no replay buffer.*Learner.update"),
+    "no replay": (lambda r: roles.Replay(r.ppo.setup), r"PPO on .* has no replay buffer.*Learner.update"),
     # Rollout
     "collect None": (lambda r: r.ppo.rollout.collect(None), r"takes Weights.*not None.*before the first push"),
     "collect an array": (lambda r: r.ppo.rollout.collect(r.ppo.weights.flat), r"not an array of shape \[\d+\]"),

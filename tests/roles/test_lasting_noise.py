@@ -380,7 +380,7 @@ def assert_equal(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> None:
 
 
 def noise_of(agent: Agent) -> LastingNoise:
-    found: LastingNoise = agent.context.workers.handles[0].role.lasting  # type: ignore[attr-defined]
+    found: LastingNoise = agent.context.workers.handles[0].role.worker.lasting  # type: ignore[attr-defined]
     return found
 
 
