@@ -315,7 +315,7 @@ class DistributedAgent:
         try:
             agent = Agent(look(settle(request), like))
         except ResourceError as error:
-            raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
+            raise ResourceError(_renamed(str(error)), error.reason, error.fits) from None
         agent.add_notes(*map(_renamed, agent.take_notes()))
         self._agent, self._compiled = agent, compiled
         if saved is not None:
