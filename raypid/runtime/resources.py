@@ -42,17 +42,8 @@ def limit_threads(num: int) -> None:
     threadpool_limits(num, user_api="blas")
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """CPUs and memory that the control groups of this process leave to it."""
-
-    cpus: float = math.inf
-    memory: float = math.inf
-    """Bytes that are not taken."""
-
-
-def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Capacity:
-    """The tightest limits of this process's control groups (version 1 or 2) and of those above them.
+def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[float, float]:
+    """The tightest limits of this process's control groups (version 1 or 2) and of those above them: (CPUs, bytes that are not taken).
 
     Args:
         root: where the groups are mounted.
@@ -75,7 +66,7 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
             taken = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
             if most and most[0].isdigit() and taken:
                 memory.append(max(0, int(most[0]) - int(taken[0]) + _reclaimable(group)))
-    return Capacity(min(cpus), min(memory))
+    return min(cpus), min(memory)
 
 
 def _words(file: Path) -> list[str]:
@@ -101,7 +92,7 @@ def _reclaimable(group: Path) -> int:
 @functools.cache
 def _granted_cpus() -> float:
     """Read once: it takes up to a hundred files, several milliseconds, and is asked for at every turn."""
-    return cgroup_limits().cpus
+    return cgroup_limits()[0]
 
 
 _GRANTS = {
@@ -117,11 +108,11 @@ def granted_cpus() -> tuple[float, str]:
     return min(((float(text), name) for name, text in given.items() if text.isdecimal()), default=(math.inf, ""))
 
 
-def num_cores(limits: Capacity | None = None) -> int:
-    """CPUs that this process may use: the fewest of its affinity, its control groups and what a scheduler says (`granted_cpus`). A fraction
-    of a CPU counts as one."""
+def num_cores(quota: float | None = None) -> int:
+    """CPUs that this process may use: the fewest of its affinity, its control groups (`quota`, if that is known) and what a scheduler says
+    (`granted_cpus`). A fraction of a CPU counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = min(limits.cpus if limits else _granted_cpus(), granted_cpus()[0])
+    granted = min(_granted_cpus() if quota is None else quota, granted_cpus()[0])
     return allowed if granted >= allowed else max(1, math.ceil(granted))
 
 
@@ -164,14 +155,14 @@ class Has:
     def here(cls, num_cpus: float | None = None) -> Has:
         """This machine, or what its control groups leave of it. `num_cpus` is what Ray is told that it has: it makes room for
         learners, but not for more workers than there are cores."""
-        limits = cgroup_limits()
+        quota, memory = cgroup_limits()
         shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
-        cores, (granted, variable) = num_cores(limits), granted_cpus()
+        cores, (granted, variable) = num_cores(quota), granted_cpus()
         return cls(
             cpus=num_cpus or cores,
             cores=cores,
             gpus=num_gpus(),
-            memory=(1 - _RESERVE) * min(_free_memory(), limits.memory),
+            memory=(1 - _RESERVE) * min(_free_memory(), memory),
             shared_memory=shm,
             place=f"this job ({variable})" if cores >= granted else "this machine",
         )
@@ -355,17 +346,18 @@ class Resource:
         (needed, there), roles, where = self.amounts(needs, has), needs.roles, has.place
         kinds = [kind for kind in self.kinds if roles.num(kind)]
         names = (CPU, GPU, MEMORY) if self.name == "place" else (self.name,)
-        named = [f"{counted(roles.num(kind), KIND_NAMES[kind])}{_each(roles.each(kind), names)}" for kind in kinds]
+        named = []
+        for kind in kinds:
+            each = [_amount(n, name) for name in names if (n := roles.each(kind).get(name))]
+            named.append(f"{counted(roles.num(kind), KIND_NAMES[kind])}{' of ' * bool(each)}{', '.join(each)}")
         setting = "num_gpus" if self.name == GPU else setting
         subject = " and ".join(named) or assignment(setting, needs.value(setting))
         verb = "need" if sum(map(roles.num, kinds)) > 1 else "needs"
         if has.nodes and not kinds and self.name in (GPU, MEMORY):
             where = "this machine, where the driver learns,"
-        amounts = f"{counted(needed, self.name)}, {where} has {number_text(there)}"
-        if "memory" in self.name:
-            amounts = f"about {_gib(needed)} of {self.name}, {where} has {_gib(there)} free"
+        there_text = f"{_gib(there)} free" if "memory" in self.name else number_text(there)
         free = f" ({free_on(has.nodes, self.lacks)})" if has.nodes and kinds else ""
-        return f"{subject} {verb} {amounts}{free}"
+        return f"{subject} {verb} {_amount(needed, self.name)}, {where} has {there_text}{free}"
 
     def fits(self, needs: Needs, has: Has) -> tuple[str, dict[str, Value]]:
         """The setting to blame for a shortage, and settings that fit and are accepted ({}: there are none).
@@ -510,11 +502,9 @@ def setting_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _each(amounts: Mapping[str, float], names: Sequence[str]) -> str:
-    """What a role takes, such as " of 2 CPUs, 0.1 GiB of memory"; "" for nothing."""
-    parts = {name: amounts[name] for name in names if amounts.get(name)}
-    texts = [f"{_gib(n)} of memory" if name == MEMORY else counted(n, name) for name, n in parts.items()]
-    return f" of {', '.join(texts)}" if texts else ""
+def _amount(num: float, name: str) -> str:
+    """Such as "2 CPUs" and "about 0.1 GiB of memory"."""
+    return f"about {_gib(num)} of {name}" if "memory" in name else counted(num, name)
 
 
 def _gib(num_bytes: float) -> str:

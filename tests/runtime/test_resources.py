@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import (
     _GRANTS,
-    Capacity,
     Has,
     Needs,
     ResourceError,
@@ -184,14 +184,15 @@ def test_each_worker_needs_a_node() -> None:
     cluster = has(cpus=4.0, shared_memory=1000.0 * GIB, nodes=nodes, place="the cluster")
     assert preflight(needs(num_workers=4), cluster, fit=False) == ({}, [])
     text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
-    assert "2 workers of 2 CPUs, 0.1 GiB of memory need 2 places, the cluster has 1 " in text
+    assert "2 workers of 2 CPUs, about 0.1 GiB of memory need 2 places, the cluster has 1 " in text
     assert (
         "(free: a 3 of 3, b 1 of 1 CPUs). What fits: num_workers=1, or num_cpus_per_worker=1.5 to keep 2 workers; fit=True"
         in text
     )
     text = refusal(needs(num_workers=1, fragment_length=10**9), cluster)
     assert (
-        "1 worker of 1 CPU, 59.7 GiB of memory needs 1 place, the cluster has 0 (free: a 8 of 8, b 8 of 8 GiB)." in text
+        "1 worker of 1 CPU, about 59.7 GiB of memory needs 1 place, the cluster has 0 (free: a 8 of 8, b 8 of 8 GiB)."
+        in text
     )
     assert "What fits: fragment_length=" in text
     narrow = has(cpus=4.0, memory=GIB, nodes=(node("a", 3.0, 0.25 * GIB), node("b", 1.0)), place="the cluster")
@@ -202,13 +203,13 @@ def test_each_worker_needs_a_node() -> None:
 def test_what_sums_hide_is_refused_node_by_node() -> None:
     four = has(cpus=4.0, gpus=2.0, nodes=tuple(node(name, 1.0) for name in "abcd"), place="the cluster")
     text = refusal(needs(num_workers=1, num_cpus_per_worker=2.0), four)
-    assert "1 worker of 2 CPUs, 0.1 GiB of memory needs 1 place, the cluster has 0 (free: a 1 of 1, b" in text
+    assert "1 worker of 2 CPUs, about 0.1 GiB of memory needs 1 place, the cluster has 0 (free: a 1 of 1, b" in text
     assert "What fits: num_cpus_per_worker=1 to keep 1 worker." in text
     gpus = tuple(Node(name, name, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}) for name in "ab")
     two = has(cpus=4.0, gpus=2.0, nodes=gpus, place="the cluster")
     text = refusal(needs(num_workers=1, num_learners=1, num_gpus=2.0), two)
     assert (
-        "1 learner of 1 CPU, 2 GPUs, 0.4 GiB of memory needs 1 place, the cluster has 0 (free: a 1 of 1, b 1 of 1 GPUs)"
+        "1 learner of 1 CPU, 2 GPUs, about 0.4 GiB of memory needs 1 place, the cluster has 0 (free: a 1 of 1, b 1 of 1 GPUs)"
         in text
     )
     assert "What fits: num_gpus=1; fit=True" in text
@@ -227,7 +228,8 @@ def test_what_sums_hide_is_refused_node_by_node() -> None:
     shards = needs(num_replay_shards=2, buffer_size=2**26, frame_bytes=64)
     text = refusal(shards, small)
     assert (
-        "2 replay shards of 4.1 GiB of memory need 2 places, the cluster has 0 (free: b 2 of 2, a 1 of 1 GiB)" in text
+        "2 replay shards of about 4.1 GiB of memory need 2 places, the cluster has 0 (free: b 2 of 2, a 1 of 1 GiB)"
+        in text
     )
     fitting = preflight(shards, small, fit=True)[0]
     assert 10**6 < fitting["buffer_size"] < 2**25 and preflight(
@@ -268,8 +270,8 @@ def test_a_scheduler_grants_cpus(variables: dict[str, str], cores: int, monkeypa
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr("raypid.runtime.resources.cgroup_limits", lambda: Capacity(6.0, 8 * GIB))
-    assert num_cores(Capacity(6.0)) == cores and num_cores(Capacity(0.5)) == 1
+    monkeypatch.setattr("raypid.runtime.resources.cgroup_limits", lambda: (6.0, 8.0 * GIB))
+    assert num_cores(6.0) == cores and num_cores(0.5) == 1
     here = Has.here()
     assert (here.cpus, here.cores) == (cores, cores)
     text = refusal(needs(num_workers=99), here)
@@ -310,10 +312,10 @@ def test_control_groups_of_version_2(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == Capacity(1.5, 6.0 * GIB)
-    assert num_cores(limits) == min(2, num_cores())
+    assert limits == (1.5, 6.0 * GIB)
+    assert num_cores(limits[0]) == min(2, num_cores())
     write(root, {"jobs/cpu.max": "max 100000"})
-    assert cgroup_limits(root, own).cpus == 4
+    assert cgroup_limits(root, own)[0] == 4
 
 
 def test_control_groups_of_version_1(tmp_path: Path) -> None:
@@ -330,9 +332,9 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == Capacity(0.5, 1000)
-    assert num_cores(limits) == 1
+    assert limits == (0.5, 1000)
+    assert num_cores(limits[0]) == 1
     write(root, {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"})
     limits = cgroup_limits(root, own)
-    assert limits.cpus == 1 and limits.memory > 2**62
-    assert cgroup_limits(root, tmp_path / "missing") == Capacity()
+    assert limits[0] == 1 and limits[1] > 2**62
+    assert cgroup_limits(root, tmp_path / "missing") == (math.inf, math.inf)
