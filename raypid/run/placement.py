@@ -29,6 +29,8 @@ from raypid.settings.config import Config, ConfigError, gpu_ids
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
 
+_MOST_ENVS = 1_000_000
+"""Environments of one worker."""
 _RELEASE_SECONDS = 5.0
 _ATTEMPTS = 3
 """How often a reservation is planned anew, since others have taken what was free."""
@@ -177,7 +179,13 @@ def bundles(config: Config) -> list[dict[str, float]]:
 
 
 def needs_of(config: Config, network: NetworkSpec) -> Needs:
-    """The numbers of a run that decide whether it fits."""
+    """The numbers of a run that decide whether it fits.
+
+    Raises:
+        ConfigError: too many environments. They may fit, but are built one after another.
+    """
+    if config.num_envs_per_worker > _MOST_ENVS:
+        raise ConfigError(f"num_envs_per_worker must be at most {_MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")
     leaves = network.pipeline.leaves
     sizes = {field.name: getattr(config, field.name) for field in fields(Needs) if hasattr(config, field.name)}
     return replace(

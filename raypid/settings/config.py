@@ -776,8 +776,6 @@ class Config(Settings):
             raise ConfigError(f"num_gpus is {self.num_gpus:g}, but gpu {self.gpu!r} names {len(gpu_ids(self.gpu))}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
-        if (self.num_envs_per_worker or 0) > 1_000_000:  # they are built one after another
-            raise ConfigError(f"num_envs_per_worker must be at most 1,000,000, not {self.num_envs_per_worker:,}.")
         for name in ("init_from", "address"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} is empty: leave it out, or name what it should be.")
