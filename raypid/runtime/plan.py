@@ -11,7 +11,7 @@ from raypid.runtime.handle import KIND_NAMES, Kind, Place
 
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
-PLACED = ("learner", "worker", "shard")
+PLACED: tuple[Kind, ...] = ("learner", "worker", "shard")
 """Kinds of roles that take something of a node, in the order in which they get it."""
 MOST_ROLES = 10_000
 """Workers of one node, whatever they take."""

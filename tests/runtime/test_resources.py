@@ -39,7 +39,7 @@ def node(name: str, cpus: float, memory: float | None = None) -> Node:
     return Node(name, name, has, has)
 
 
-def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, float], list[str]]:
+def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], list[str]]:
     found, notes = _preflight(needs, has, fit=fit)
     return dict(found.changes), notes
 
@@ -332,7 +332,7 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == (0.5, 1000)
+    assert limits == (0.5, 1000.0)
     assert num_cores(limits[0]) == 1
     write(root, {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"})
     limits = cgroup_limits(root, own)
