@@ -441,9 +441,10 @@ _RESOURCES = (
 
 def _short(needs: Needs, has: Has) -> Resource | None:
     """The first resource that is short: a sum, or places for a kind of roles."""
-    if found := next((resource for resource in _RESOURCES if resource.is_short(needs, has)), None):
-        return found
-    kind = next(filter(plan(needs.roles, has.nodes).missing, PLACED), None) if has.nodes else None
+    if short := next((resource for resource in _RESOURCES if resource.is_short(needs, has)), None):
+        return short
+    found = plan(needs.roles, has.nodes)
+    kind = next((kind for kind in PLACED if has.nodes and found.missing(kind)), None)
     if kind is None:
         return None
     each = needs.roles.each(kind)
