@@ -102,11 +102,7 @@ def test_what_is_built_is_a_message_or_an_agent(name: str) -> None:
         ("PPO", {"model.log_std_init": math.nan}, "model.log_std_init must be a number"),
         ("Rainbow", {"num_atoms": 10**9}, r"num_atoms must lie in \[1, 10000\]"),
         ("SAC", {"num_critics": 10**7}, "num_critics=10000000 needs about .* GiB of memory"),
-        (
-            "PPO",
-            {"num_envs_per_worker": 10**7},
-            "--num-envs-per-worker 10000000 needs about|num_envs_per_worker must be at most 1,000,000",
-        ),
+        ("PPO", {"num_envs_per_worker": 10**7}, "num_envs_per_worker must be at most 1,000,000, not 10,000,000"),
         ("PPO", {"init_from": ""}, "init_from is empty"),
         ("PPO", {"address": "", "num_workers": 1}, "address is empty"),
         ("PPO", {"num_cpus": -1, "num_workers": 1}, "num_cpus must be above 0"),

@@ -312,7 +312,7 @@ class DistributedAgent:
         try:
             agent = Agent(look(settle(request), like))
         except ResourceError as error:
-            raise ResourceError(_renamed(str(error)), error.shortages, error.fits) from None
+            raise ResourceError(_renamed(str(error)), error.reason, error.fits) from None
         agent.notes = [*map(_renamed, agent.notes)]
         self._agent, self._compiled = agent, compiled
         if saved is not None:

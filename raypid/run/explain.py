@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -133,7 +133,7 @@ class Explanation:
         """The explanation as JSON: {"settings": {name: {value, from, detail, default, group, replaced}}, "changes": [...], "placement": [{node,
         id, driver, roles, takes, left, total}]}; the last is empty where nothing runs on Ray."""
         settings = {row.name: row.as_dict() for row in self.rows}
-        placement = [share.as_dict() for share in self.placement]
+        placement = [asdict(share) for share in self.placement]
         return {"settings": settings, "changes": list(self.changes), "placement": placement}
 
     __str__ = __repr__ = text
@@ -193,8 +193,8 @@ def _chosen(run: ResolvedRun) -> dict[str, tuple[object, str]]:
 
 def _placement_lines(placement: Sequence[NodeShare], width: int) -> list[str]:
     """A line for each node that has something of the run, and one for all others."""
-    shares = [share for share in placement if share.roles or share.has_driver]
-    lines = [f"  {share.name:{_NAME}} {share}" for share in shares]
+    shares = [share for share in placement if share.roles or share.driver]
+    lines = [f"  {share.node:{_NAME}} {share}" for share in shares]
     if rest := placement[len(shares) :]:
         left = " and ".join(f"{sum(share.left[name] for share in rest):g} {name}s" for name in ("CPU", "GPU"))
         lines.append(f"  {f'{len(rest)} more':{_NAME}} nothing of it: {left} left")

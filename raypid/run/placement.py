@@ -8,11 +8,11 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,18 +21,15 @@ from raypid.phases import phase
 from raypid.run.resolve import ResolvedRun
 from raypid.runtime.handle import Backend
 from raypid.runtime.local import LocalBackend
-from raypid.runtime.plan import CPU, GPU, STORE, Node, Placement, all_places, plan, plan_around
+from raypid.runtime.plan import CPU, GPU, STORE, Node, Placement, plan, plan_around
 from raypid.runtime.resources import Has, Needs, ResourceError, Value, num_cores, num_gpus, preflight
 from raypid.settings.address import chosen
 from raypid.settings.config import Config, ConfigError, gpu_ids
-from raypid.storage.changes import differences
 
 if TYPE_CHECKING:
     from raypid.runtime.ray import RayBackend
 
-ConfigT = TypeVar("ConfigT", bound=Config)
-
-MOST_ENVS = 1_000_000
+_MOST_ENVS = 1_000_000
 """Environments of one worker."""
 _RELEASE_SECONDS = 5.0
 _ATTEMPTS = 3
@@ -47,10 +44,9 @@ TO_FIT = "to fit this machine"
 """Why `fit` has changed a setting."""
 
 
-def _placed(run: ResolvedRun, config: Config, found: Placement) -> ResolvedRun:
+def _placed(run: ResolvedRun, needs: Needs, found: Placement) -> ResolvedRun:
     """The run with the settings that fit, and what goes where."""
-    fitted = differences(run.config.to_dict(), config.to_dict())
-    return replace(run.choose({name: (value, TO_FIT) for name, _, value in fitted}), plan=found)
+    return replace(run.choose({name: (value, TO_FIT) for name, value in needs.changes.items()}), plan=found)
 
 
 def look(run: ResolvedRun) -> tuple[ResolvedRun, list[str]]:
@@ -60,22 +56,16 @@ def look(run: ResolvedRun) -> tuple[ResolvedRun, list[str]]:
     Raises:
         ConfigError, ResourceError: as `place`.
     """
-    config, network = run.config, run.network
+    config, needs = run.config, needs_of(run.config, run.network)
     if not _joins(config):
-        config, notes = _fitted(config, needs_of(config, network), Has.here(config.num_cpus if config.on_ray else None))
+        needs, notes = preflight(needs, Has.here(config.num_cpus if config.on_ray else None), fit=config.fit)
         has = {CPU: float(config.num_cpus or num_cores()), GPU: float(num_gpus())}
         here = Node("", "this machine", has, has, has_driver=True)
-        return _placed(run, config, plan(needs_of(config, network).roles, [here])), notes
-    backend = _joined(config)
+        return _placed(run, needs, plan(needs.roles, [here])), notes
+    backend = _ray(config, joins=True)
     try:
-        try:
-            config, found, notes = _planned(backend, config, network)
-        except ResourceError as error:
-            if (later := _planned_empty(backend, config, network, error)) is None:
-                raise
-            found = later
-            notes = [f"The plan is for when other runs have ended. Now the cluster is full: {error}"]
-        return _placed(run, config, found), [*notes, *found.notes(), *backend.notes]
+        needs, found, notes = _planned(backend, config, needs, reserves=False)
+        return _placed(run, needs, found), [*notes, *found.notes(), *backend.notes]
     finally:
         backend.shutdown()
 
@@ -95,108 +85,84 @@ def place(run: ResolvedRun) -> tuple[ResolvedRun, Backend, list[str]]:
         ConfigError: a number above 2^63, or settings that do not go together once they were made to fit.
         ResourceError: it does not fit, and `fit` is not set or does not help.
     """
-    config, network = run.config, run.network
+    config = run.config
     if config.gpu is not None and num_gpus() and chosen(config.address) is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_ids(config.gpu))
     if not _joins(config):
         run, notes = look(run)
-        return run, _started(run.config) if run.config.on_ray else LocalBackend(), notes
-    cluster = _joined(config)
+        return run, _ray(run.config, joins=False) if run.config.on_ray else LocalBackend(), notes
+    cluster = _ray(config, joins=True)
     try:
-        config, found, notes = _reserved(cluster, config, network)
+        needs, found, notes = _reserved(cluster, config, needs_of(config, run.network))
     except BaseException:
         cluster.shutdown()
         raise
-    return _placed(run, config, found), cluster, [*notes, *found.notes(), *cluster.notes]
+    return _placed(run, needs, found), cluster, [*notes, *found.notes(), *cluster.notes]
 
 
-def _started(config: Config) -> RayBackend:
-    with phase("starting Ray"):  # its import takes a second
+def _ray(config: Config, *, joins: bool) -> RayBackend:
+    with phase("joining Ray", "") if joins else phase("starting Ray"):  # its import takes a second
         from raypid.runtime.ray import RayBackend
+    if joins:
+        return RayBackend(config.address)
     return RayBackend(num_cpus=config.num_cpus or num_cores(), num_gpus=num_gpus())
 
 
-def _joined(config: Config) -> RayBackend:
-    with phase("joining Ray", ""):
-        from raypid.runtime.ray import RayBackend
-    return RayBackend(config.address)
-
-
-def _reserved(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Placement, list[str]]:
+def _reserved(backend: RayBackend, config: Config, needs: Needs) -> tuple[Needs, Placement, list[str]]:
     """Plan for what is free, and reserve that. Where somebody else was quicker, plan again.
 
-    With wait_for_room_s, what does not fit is asked for all the same and waited for: a cluster that grows on demand sees it.
+    With wait_for_room_s, what does not fit is asked for all the same and waited for, wherever it is: a cluster that grows on demand sees it.
 
     Raises:
-        ConfigError, ResourceError: see `place`.
+        ResourceError: see `place`.
     """
-    patient = config if not config.wait_for_room_s else replace(config, fit=False)
-    for attempt in range(_ATTEMPTS):
+    patient, attempt = replace(config, fit=config.fit and not config.wait_for_room_s), 0
+    while True:
+        attempt += 1
         try:
-            fitting, found, notes = _planned(backend, patient, network)
-        except ResourceError as error:
-            if not (patient.wait_for_room_s and error.may_pass and backend.is_shared):
-                raise
-            if waited := _waited(backend, patient, network, error):
-                return patient, waited, []
-            patient = config.replace({"wait_for_room_s": 0.0})
-            continue
-        try:
+            fitting, found, notes = _planned(backend, patient, needs)
             backend.reserve(found.places())
             return fitting, found, notes
-        except ResourceError:
-            if attempt == _ATTEMPTS - 1:
+        except ResourceError as error:
+            if (wait_s := patient.wait_for_room_s) and error.may_pass and backend.is_shared:
+                asked, told = plan(needs.roles, ()).places(), f"waiting for room, up to {wait_s:g} s: {error.reason}"
+                with phase("waiting for room", told), contextlib.suppress(ResourceError):
+                    backend.reserve(asked, wait_s)
+                    return needs, plan_around(needs.roles, backend.nodes(), backend.nodes_of(asked)), []
+                patient = replace(config, wait_for_room_s=0.0)
+            elif error.reason or attempt == _ATTEMPTS:
                 raise
-    raise AssertionError
 
 
-def _planned_empty(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Placement | None:
-    """The plan for a run that does not fit, if it would once other runs on the cluster have ended; None if it would not."""
-    if not (error.may_pass and backend.is_shared):
-        return None
-    found = plan(needs_of(config, network).roles, [replace(node, free=node.total) for node in backend.nodes()])
-    return found if found.is_whole else None
-
-
-def _waited(backend: RayBackend, config: Config, network: NetworkSpec, error: ResourceError) -> Placement | None:
-    """Wait until a cluster has room, wherever that is; returns what goes where, or None if there was none in time."""
-    roles = needs_of(config, network).roles
-    asked = all_places(roles)
-    why = "; ".join(shortage.reason() for shortage in error.shortages)
-    with phase("waiting for room", f"waiting for room, up to {config.wait_for_room_s:g} s: {why}"):
-        try:
-            backend.reserve(asked, config.wait_for_room_s)
-        except ResourceError:
-            return None
-    num = roles.num_workers
-    at = backend.nodes_of(asked)
-    return plan_around(roles, backend.nodes(), at[:num], at[num:])
-
-
-def _planned(backend: RayBackend, config: ConfigT, network: NetworkSpec) -> tuple[ConfigT, Placement, list[str]]:
+def _planned(
+    backend: RayBackend, config: Config, needs: Needs, *, reserves: bool = True
+) -> tuple[Needs, Placement, list[str]]:
     """The settings that fit into what is free on a cluster, and the plan for it. Waits a little for what an earlier run is giving back.
+    If nothing is to be reserved, the plan for a full cluster is that for the time when others have ended.
 
     Raises:
-        ConfigError, ResourceError: see `place`.
+        ResourceError: see `place`.
     """
-    needs, deadline = needs_of(config, network), time.monotonic() + _RELEASE_SECONDS
-    while _is_being_freed(needs, nodes := backend.nodes()) and time.monotonic() < deadline:
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        nodes = backend.nodes()
+        found, empty = plan(needs.roles, nodes), plan(needs.roles, [replace(node, free=node.total) for node in nodes])
+        if found.is_whole or found.num_placed == empty.num_placed or time.monotonic() > deadline:
+            break
         time.sleep(0.1)
+    num_cpus = min(sum(node.has(CPU) for node in nodes), config.num_cpus or math.inf)
+    store = sum(node.has(STORE) for node in nodes)
+    has = replace(Has.here(), cpus=num_cpus, cores=math.inf, shared_memory=store, place=backend.place, nodes=nodes)
     try:
-        config, notes = _fitted(config, needs, _cluster(backend, nodes, config.num_cpus))
+        fitting, notes = preflight(needs, has, fit=config.fit)
+        return fitting, plan(fitting.roles, nodes), notes
     except ResourceError as error:
-        if config.wait_for_room_s or _planned_empty(backend, config, network, error) is None:
+        if not (error.may_pass and backend.is_shared and empty.is_whole):
             raise
-        hint = f"{error} wait_for_room_s=600 waits until there is room."
-        raise ResourceError(hint, error.shortages, error.fits) from None
-    return config, plan(needs_of(config, network).roles, nodes), notes
-
-
-def _is_being_freed(needs: Needs, nodes: Sequence[Node]) -> bool:
-    """Whether more would fit if nobody had taken anything."""
-    empty = [replace(node, free=node.total) for node in nodes]
-    found = plan(needs.roles, nodes)
-    return not found.is_whole and plan(needs.roles, empty).num_placed > found.num_placed
+        hint = "" if config.wait_for_room_s else " wait_for_room_s=600 waits until there is room."
+        if reserves:
+            raise ResourceError(f"{error}{hint}", error.reason, error.fits, may_pass=True) from None
+        return needs, empty, [f"The plan is for when other runs have ended. Now the cluster is full: {error}{hint}"]
 
 
 def bundles(config: Config) -> list[dict[str, float]]:
@@ -213,7 +179,13 @@ def bundles(config: Config) -> list[dict[str, float]]:
 
 
 def needs_of(config: Config, network: NetworkSpec) -> Needs:
-    """The numbers of a run that decide whether it fits."""
+    """The numbers of a run that decide whether it fits.
+
+    Raises:
+        ConfigError: too many environments. They may fit, but are built one after another.
+    """
+    if config.num_envs_per_worker > _MOST_ENVS:
+        raise ConfigError(f"num_envs_per_worker must be at most {_MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")
     leaves = network.pipeline.leaves
     sizes = {field.name: getattr(config, field.name) for field in fields(Needs) if hasattr(config, field.name)}
     return replace(
@@ -229,38 +201,11 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
         num_trunks=network.num_trunks,
         num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
         copies=5 if "buffer_size" in sizes else 4,
-        learners_by_gpu=config.gpu is not None and config.num_learners == config.num_gpus > 1,
         complete=partial(_completed, config),
     )
 
 
-def _cluster(backend: RayBackend, nodes: tuple[Node, ...], most: float | None) -> Has:
-    """What nobody has taken of a cluster; GPUs and memory of this machine, where a learner without an actor is."""
-    here = Has.here()
-    return Has(
-        cpus=min(sum(node.has(CPU) for node in nodes), most or math.inf),
-        gpus=here.gpus,
-        memory=here.memory,
-        shared_memory=sum(node.has(STORE) for node in nodes),
-        place=backend.place,
-        nodes=nodes,
-    )
-
-
-def _fitted(config: ConfigT, needs: Needs, has: Has) -> tuple[ConfigT, list[str]]:
-    """The settings that fit, and notes of what was changed.
-
-    Raises:
-        ConfigError: too many environments.
-        ResourceError: see `preflight`.
-    """
-    changes, notes = preflight(needs, has, fit=config.fit)
-    config = config.replace(changes)
-    if config.num_envs_per_worker > MOST_ENVS:  # they may fit, but are built one after another
-        raise ConfigError(f"num_envs_per_worker must be at most {MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")
-    return config, notes
-
-
+_PARTS = ("num_learners", "num_replay_shards")
 _MOST_TRIED = 100
 """Numbers of learners and replay shards that are tried."""
 
@@ -273,26 +218,23 @@ def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value]
     """
     changed = config.replace(changes)
     follow = {name: most for name, most in _bounds(changed).items() if 0 < most < (getattr(changed, name, None) or 0)}
-    before, default = config.idle(), type(config)()
-    changed = changed.replace(follow)
-    parts = {name: num for name in ("num_learners", "num_replay_shards") if (num := getattr(changed, name, 0))}
+    parts = {name: num for name in _PARTS if (num := min(getattr(changed, name, 0), changed.num_workers))}
     for nums in itertools.islice(itertools.product(*(range(num, -1, -1) for num in parts.values())), _MOST_TRIED):
-        fewer = {name: num for name, num in zip(parts, nums, strict=True) if num != getattr(config, name)}
-        whole = {**changes, **follow, **fewer}
-        changed = config.replace(whole)
-        idle = {name: attrgetter(name)(default) for name in changed.idle().keys() - before.keys()}
-        whole |= {name: value for name, value in idle.items() if attrgetter(name)(changed) != value}
+        whole = {**changes, **follow, **dict(zip(parts, nums, strict=True))}
+        idle = config.replace(whole).idle().keys() - config.idle().keys()
+        whole |= {name: attrgetter(name)(type(config)()) for name in idle}
         with contextlib.suppress(ConfigError):
             config.replace(whole).validate(open_end=True)  # whether it may be open is checked before
-            return whole
+            return {
+                name: value for name, value in whole.items() if name in changes or attrgetter(name)(config) != value
+            }
     return None
 
 
 def _bounds(config: Config) -> dict[str, int]:
     """Settings that fall with others: name -> the most that others leave it."""
-    workers = config.num_workers
-    bounds = {"num_learners": workers, "num_replay_shards": workers, "num_envs_per_worker": MOST_ENVS}
+    bounds = {"top_directions": getattr(config, "population", 0)}
     if rows := getattr(config, "buffer_size", 0):
         streams = config.num_envs_per_worker * max(1, config.num_workers)
         bounds |= {"start_steps": rows, "fragment_length": rows // (2 * streams)}
-    return {**bounds, "top_directions": getattr(config, "population", 0)}
+    return bounds

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from raypid.runtime.handle import KIND_NAMES, Kind, Place
 
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
-PLACED = ("learner", "worker", "shard")
+PLACED: tuple[Kind, ...] = ("learner", "worker", "shard")
 """Kinds of roles that take something of a node, in the order in which they get it."""
 MOST_ROLES = 10_000
 """Workers of one node, whatever they take."""
@@ -44,17 +43,13 @@ class Node:
         return self.free.get(name, 0.0 if name in self.total else _UNLIMITED[name])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Roles:
     """The processes of a run, and what each takes of its node."""
 
-    num_workers: int
-    worker: Amounts
-    num_learners: int = 0
-    """0: the driver learns."""
-    learner: Amounts = field(default_factory=dict)
-    num_shards: int = 0
-    shard: Amounts = field(default_factory=dict)
+    kinds: Mapping[str, tuple[int, Amounts]]
+    """Kind of a role that takes something (worker, learner, shard) -> the number of such roles, and what each takes. Without learners
+    the driver learns."""
     servers: bool = False
     """A parameter server on each node that has workers."""
     shares_parameters: bool = False
@@ -64,57 +59,44 @@ class Roles:
     much_data: bool = False
     """What workers collect (images) is too much for the network of one node, so each learner gets a node of its own if there are enough."""
 
-    def wanted(self, kind: str) -> tuple[int, Amounts]:
-        """Return the number of roles of a kind and what each takes; (0, {}) for kinds that reserve nothing."""
-        kinds = {
-            "worker": (self.num_workers, self.worker),
-            "learner": (self.num_learners, self.learner),
-            "shard": (self.num_shards, self.shard),
-        }
-        return kinds.get(kind, (0, {}))
+    def num(self, kind: str) -> int:
+        """The number of workers, learners or shards; 0 for other kinds."""
+        return self.kinds.get(kind, (0, {}))[0]
+
+    def each(self, kind: str) -> Amounts:
+        """What each role of a kind takes."""
+        return self.kinds.get(kind, (0, {}))[1]
 
 
 @dataclass(slots=True)
 class NodeShare:
-    """The part of a run that is placed on one node, and the CPUs and GPUs that it leaves."""
+    """The part of a run that is placed on one node, and the CPUs and GPUs that it leaves. The fields are those of its JSON."""
 
-    name: str
+    node: str
     id: str
-    has_driver: bool
-    roles: Counter[str] = field(default_factory=Counter)
+    driver: bool
+    roles: dict[str, int] = field(default_factory=dict)
     """Number of roles by kind."""
-    takes: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
-    left: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
-    total: dict[str, float] = field(default_factory=lambda: dict.fromkeys((CPU, GPU), 0.0))
-
-    def as_dict(self) -> dict[str, object]:
-        """The share as JSON."""
-        amounts = {key: _rounded(getattr(self, key)) for key in ("takes", "left", "total")}
-        return {"node": self.name, "id": self.id, "driver": self.has_driver, "roles": dict(self.roles), **amounts}
+    takes: dict[str, float] = field(default_factory=lambda: {CPU: 0.0, GPU: 0.0})
+    left: dict[str, float] = field(default_factory=lambda: {CPU: 0.0, GPU: 0.0})
+    total: dict[str, float] = field(default_factory=lambda: {CPU: 0.0, GPU: 0.0})
 
     def __str__(self) -> str:
-        """Such as "driver, 2 workers, replay shard: takes 2 CPUs, leaves 1 of 4"."""
-        names = ["driver"] * self.has_driver + [_counted(num, KIND_NAMES[kind]) for kind, num in self.roles.items()]
-        having = [name for name in (CPU, GPU) if self.total[name]]
-        takes = " and ".join(_counted(self.takes[name], name) for name in having if self.takes[name]) or "nothing"
-        leaves = " and ".join(f"{_number(self.left[name])} of {_counted(self.total[name], name)}" for name in having)
-        return f"{', '.join(names) or 'nothing of it'}: takes {takes}{f', leaves {leaves}' if leaves else ''}"
+        """Such as "driver, 2 workers, 1 replay shard: takes 2 CPUs, leaves 1 of 4 CPUs"."""
+        names = ["driver"] * self.driver + [counted(num, KIND_NAMES[kind]) for kind, num in self.roles.items()]
+        takes = " and ".join(counted(num, name) for name, num in self.takes.items() if num) or "nothing"
+        leaves = [f"{number_text(self.left[name])} of {counted(num, name)}" for name, num in self.total.items() if num]
+        return f"{', '.join(names) or 'nothing of it'}: takes {takes}, leaves {' and '.join(leaves) or 'nothing'}"
 
 
-def _number(amount: float) -> str:
-    return f"{amount + 0.0:.4g}" if abs(amount) > _TINY else "0"
+def number_text(num: float) -> str:
+    """A number with at most four decimals."""
+    return f"{round(num, 4) + 0.0:.12g}"
 
 
-def _rounded(amounts: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(amount, 4) + 0.0 for name, amount in amounts.items()}
-
-
-def _counted(num: float, noun: str) -> str:
-    """Such as "2 workers"; one of a kind of role has no number."""
-    if num == 1:
-        return noun if noun not in (CPU, GPU) else f"1 {noun}"
-    first, _, rest = noun.partition(" with ")
-    return f"{_number(num)} {first}s{f' with {rest}' if rest else ''}"
+def counted(num: float, noun: str) -> str:
+    """Such as "1 worker" and "2.5 CPUs"."""
+    return f"{number_text(num)} {noun}{'s' * (num != 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +112,7 @@ class Placement:
 
     def missing(self, kind: str) -> int:
         """Workers, learners or shards without a place."""
-        return self.roles.wanted(kind)[0] - len(self.at[kind])
+        return self.roles.num(kind) - len(self.at[kind])
 
     @property
     def is_whole(self) -> bool:
@@ -144,28 +126,33 @@ class Placement:
 
     def place(self, kind: Kind, index: int = 0) -> Place:
         """The place of a role."""
-        node = self.nodes[self.at[kind][index]].id if index < len(self.at[kind]) else None
-        return _place(self.roles, kind, index, node or None)
+        each, at = self.roles.each(kind), self.at[kind]
+        node = self.nodes[at[index]].id if index < len(at) else ""
+        return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node or None)
 
     def places(self) -> list[Place]:
         """The places of the roles that reserve CPUs or GPUs: workers, then learners."""
-        return [self.place(place.kind, place.index) for place in all_places(self.roles)]
+        kinds: tuple[Kind, ...] = ("worker", "learner")
+        return [self.place(kind, i) for kind in kinds for i in range(self.roles.num(kind))]
 
     def shares(self) -> list[NodeShare]:
         """The share of each node, those with the driver and with most of the run first."""
         shares: dict[str, NodeShare] = {}
         for i, node in enumerate(self.nodes):  # bundles of a trial may be on one node
             share = shares.setdefault(node.id, NodeShare(node.name, node.id, node.has_driver))
-            share.roles.update({kind: num for kind, at in self.at.items() if (num := sum(place == i for place in at))})
+            nums = {kind: num for kind, at in self.at.items() if (num := list(at).count(i))}
+            share.roles |= {kind: num + share.roles.get(kind, 0) for kind, num in nums.items()}
             for name in (CPU, GPU):
-                share.takes[name] += node.has(name) - self.left[i][name]
-                share.left[name] += self.left[i][name]
-                share.total[name] += node.total.get(name, 0.0)
-        return sorted(shares.values(), key=lambda share: (not share.has_driver, -share.roles.total()))
+                takes = sum(num * self.roles.each(kind).get(name, 0.0) for kind, num in nums.items())
+                share.takes[name] = round(share.takes[name] + takes, 4)
+                share.left[name] = round(share.left[name] + self.left[i][name], 4) + 0.0
+                share.total[name] = round(share.total[name] + node.total.get(name, 0.0), 4)
+        return sorted(shares.values(), key=lambda share: (not share.driver, -sum(share.roles.values())))
 
     def feeds(self) -> list[int]:
         """The shard that each worker fills: one on its node where there is one, and each as many workers as the others."""
-        most = math.ceil(self.roles.num_workers / max(1, self.roles.num_shards))
+        num_workers, num_shards = self.roles.num("worker"), max(1, self.roles.num("shard"))
+        most = math.ceil(num_workers / num_shards)
         num_fed: Counter[int] = Counter()
         fed: dict[int, int] = {}
         for near in (True, False):
@@ -174,45 +161,26 @@ class Placement:
                 if worker not in fed and there:
                     fed[worker] = min(there, key=lambda s: num_fed[s])
                     num_fed[fed[worker]] += 1
-        return [fed.get(worker, worker % max(1, self.roles.num_shards)) for worker in range(self.roles.num_workers)]
+        return [fed.get(worker, worker % num_shards) for worker in range(num_workers)]
 
     def notes(self) -> list[str]:
         """Advice for the user, a sentence each."""
-        homes = len(set(self.at["worker"]))
-        if not 0 < self.roles.num_shards < homes:
+        homes, num_shards = len(set(self.at["worker"])), self.roles.num("shard")
+        if not 0 < num_shards < homes:
             return []
         return [
-            f"{homes} nodes have workers and {self.roles.num_shards} of them a replay shard: the fragments of the others cross the network "
+            f"{homes} nodes have workers and {num_shards} of them a replay shard: the fragments of the others cross the network "
             f"(num_replay_shards={homes} gives one to each)"
         ]
 
 
-def all_places(roles: Roles) -> list[Place]:
-    """The places of the roles that reserve CPUs or GPUs, wherever they are: workers, then learners."""
-    kinds: tuple[Kind, ...] = ("worker", "learner")
-    return [_place(roles, kind, i, None) for kind in kinds for i in range(roles.wanted(kind)[0])]
-
-
-def _place(roles: Roles, kind: Kind, index: int, node: str | None) -> Place:
-    _, each = roles.wanted(kind)
-    return Place(kind, index, each.get(CPU, 0.0), each.get(GPU, 0.0), node)
-
-
 def free_on(nodes: Sequence[Node], name: str) -> str:
-    """Say how much of a resource is free on each node, such as "free: 10.0.0.1 1 of 4 CPUs, 10.0.0.2 4 of 4"; nodes with most of it first."""
-    scale, unit = (2**30, " GiB") if name in (MEMORY, STORE) else (1, f" {name}s")
+    """Say how much of a resource is free on each node, such as "free: 10.0.0.1 1 of 4, 10.0.0.2 4 of 4 CPUs"; nodes with most of it first."""
+    scale, unit = (2**30, "GiB") if name in (MEMORY, STORE) else (1, f"{name}s")
     having = sorted((node for node in nodes if node.total.get(name)), key=lambda node: -node.has(name))
-
-    def sums(nodes: Sequence[Node]) -> str:
-        free, total = sum(node.has(name) for node in nodes), sum(node.total[name] for node in nodes)
-        return f"{free / scale:.4g} of {total / scale:.4g}"
-
-    parts = [f"{node.name} {sums([node])}" for node in having[:_SHOWN]]
-    if rest := having[_SHOWN:]:
-        parts.append(f"{len(rest)} more {sums(rest)}")
-    if not parts:
-        return f"no node has{unit}"
-    return ", ".join([f"free: {parts[0]}{unit}", *parts[1:]])
+    shown = [f"{node.name} {node.has(name) / scale:.4g} of {node.total[name] / scale:.4g}" for node in having[:_SHOWN]]
+    more = [f"{len(having) - _SHOWN} more"] if len(having) > _SHOWN else []
+    return f"free: {', '.join([*shown, *more])} {unit}" if having else f"no node has {unit}"
 
 
 def plan(roles: Roles, nodes: Sequence[Node]) -> Placement:
@@ -225,29 +193,27 @@ def plan(roles: Roles, nodes: Sequence[Node]) -> Placement:
     """
 
     def preferred(node: Node) -> tuple[float, ...]:
-        if roles.learner.get(GPU, 0.0):
+        if roles.each("learner").get(GPU, 0.0):
             return node.is_spot, -node.has(GPU), not node.has_driver, -node.has(CPU)
         return node.is_spot, not node.has_driver, node.has(GPU), -node.has(CPU)
 
     found = _planned(roles, nodes, preferred)
-    if roles.num_learners and found.missing("worker"):
-        each = roles.worker.get(CPU, 0.0) or 1.0
+    if roles.num("learner") and found.missing("worker"):
+        each = roles.each("worker").get(CPU, 0.0) or 1.0
         other = _planned(roles, nodes, lambda node: (-(node.has(CPU) % each), *preferred(node)))
         found = min((found, other), key=lambda one: (one.missing("learner"), one.missing("worker")))
     return found
 
 
-def plan_around(roles: Roles, nodes: Sequence[Node], workers: Sequence[str], learners: Sequence[str]) -> Placement:
-    """The plan of a run whose workers and learners are reserved already, on nodes with these ids: what nodes have free is without them."""
+def plan_around(roles: Roles, nodes: Sequence[Node], ids: Sequence[str]) -> Placement:
+    """The plan of a run whose workers, then learners are reserved already, on nodes with these ids: what nodes have free is without them."""
     numbers = {node.id: i for i, node in enumerate(nodes)}
-    left = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
-    at = [numbers[id] for id in workers], [numbers[id] for id in learners]
-    freed = [dict(node.free) for node in nodes]
-    for places, each in zip(at, (roles.worker, roles.learner), strict=True):
-        for i, name in itertools.product(places, (CPU, GPU)):
-            freed[i][name] = min(freed[i].get(name, 0.0) + each.get(name, 0.0), nodes[i].total.get(name, 0.0))
-    before = [replace(node, free=free) for node, free in zip(nodes, freed, strict=True)]
-    return _completed(roles, before, left, *at)
+    at, num = [numbers[id] for id in ids], roles.num("worker")
+    return _completed(roles, nodes, _free(nodes), {"worker": at[:num], "learner": at[num:]})
+
+
+def _free(nodes: Sequence[Node]) -> list[dict[str, float]]:
+    return [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
 
 
 Rank = Callable[[int, int], tuple[float, ...]]
@@ -256,51 +222,45 @@ Rank = Callable[[int, int], tuple[float, ...]]
 
 def _planned(roles: Roles, nodes: Sequence[Node], preferred: Callable[[Node], tuple[float, ...]]) -> Placement:
     """A plan with learners on the nodes that come first in an order."""
-    left: list[dict[str, float]] = [{name: node.has(name) for name in _UNLIMITED} for node in nodes]
+    left = _free(nodes)
     all_nodes, orders = range(len(nodes)), [preferred(node) for node in nodes]
 
     def learners_first(i: int, num: int) -> tuple[float, ...]:
         return (num if roles.much_data else 0), *orders[i]
 
-    learners = _placed(roles.num_learners, roles.learner, left, all_nodes, learners_first)
+    learners = _placed(roles, "learner", left, all_nodes, learners_first)
     cpus = [amounts[CPU] + _TINY for amounts in left]
 
     def in_proportion(i: int, num: int) -> tuple[float, ...]:
         return (num + 1) / cpus[i], not nodes[i].has_driver
 
-    workers = sorted(_placed(roles.num_workers, roles.worker, left, all_nodes, in_proportion))
-    return _completed(roles, nodes, left, workers, learners)
+    workers = sorted(_placed(roles, "worker", left, all_nodes, in_proportion))
+    return _completed(roles, nodes, left, {"learner": learners, "worker": workers})
 
 
 def _completed(
-    roles: Roles,
-    nodes: Sequence[Node],
-    left: Sequence[dict[str, float]],
-    workers: Sequence[int],
-    learners: Sequence[int],
+    roles: Roles, nodes: Sequence[Node], left: Sequence[dict[str, float]], at: Mapping[str, Sequence[int]]
 ) -> Placement:
     """The plan with what goes where workers and learners are."""
-    homes = Counter(workers)
-    shards = sorted(_placed(roles.num_shards, roles.shard, left, homes, lambda i, num: (num > 0, (num + 1) / homes[i])))
+    homes = Counter(at["worker"])
+    shards = sorted(_placed(roles, "shard", left, homes, lambda i, num: (num > 0, (num + 1) / homes[i])))
     driver = next((i for i, node in enumerate(nodes) if node.has_driver), 0)
-    at = {
-        "learner": learners,
-        "worker": workers,
+    more = {
         "shard": shards,
         "server": list(homes) if roles.servers else [],
-        "other": [*learners, driver][:1] if roles.shares_parameters else [],
+        "other": [*at["learner"], driver][:1] if roles.shares_parameters else [],
         "evaluator": _evaluator(roles, nodes, left),
     }
-    return Placement(nodes, roles, at, left)
+    return Placement(nodes, roles, {**at, **more}, left)
 
 
-def _placed(num: int, each: Amounts, left: Sequence[dict[str, float]], among: Iterable[int], rank: Rank) -> list[int]:
-    """Take what `num` roles need from what is left, each at the node of the lowest rank that has room for it; returns their nodes.
-    There are fewer if there is no more room."""
+def _placed(roles: Roles, kind: str, left: Sequence[dict[str, float]], among: Iterable[int], rank: Rank) -> list[int]:
+    """Take what the roles of a kind need from what is left, each at the node of the lowest rank that has room for it; returns their
+    nodes. There are fewer if there is no more room."""
     here: Counter[int] = Counter()
     nodes: list[int] = []
-    rooms = list(among)
-    while len(nodes) < num:
+    rooms, each = list(among), roles.each(kind)
+    while len(nodes) < roles.num(kind):
         rooms = [i for i in rooms if here[i] < MOST_ROLES and all(left[i][k] >= x - _TINY for k, x in each.items())]
         if not rooms:
             break
@@ -314,7 +274,7 @@ def _placed(num: int, each: Amounts, left: Sequence[dict[str, float]], among: It
 
 def _evaluator(roles: Roles, nodes: Sequence[Node], left: Sequence[Amounts]) -> list[int]:
     """The node of the evaluator, which reserves nothing; [] if it has no process. A driver that learns is busy without reserving a CPU."""
-    spare = [left[i][CPU] - (node.has_driver and not roles.num_learners) for i, node in enumerate(nodes)]
+    spare = [left[i][CPU] - (node.has_driver and not roles.num("learner")) for i, node in enumerate(nodes)]
     if not nodes or roles.evaluator is False or (roles.evaluator is None and max(spare) <= _TINY):
         return []
     return [max(range(len(nodes)), key=lambda i: (spare[i], nodes[i].has_driver))]

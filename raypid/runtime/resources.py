@@ -12,11 +12,13 @@ import shutil
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from raypid.errors import UserError
-from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Roles, free_on, plan
+from raypid.runtime.handle import KIND_NAMES, Kind
+from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Roles, counted, free_on, number_text, plan
 
 _RESERVE = 0.1
 """Part of the free memory that a run leaves free."""
@@ -27,6 +29,7 @@ _SHARD_BYTES, _LEARNER_BYTES = 100 * 2**20, 400 * 2**20
 _MUCH_BYTES = 4096
 """Observations from which on (images) what workers collect is much for the network of one learner's node: docs/scaling.md."""
 
+N = TypeVar("N", int, float)
 Number = int | float
 Value = Number | str | tuple[int, ...]
 
@@ -39,17 +42,8 @@ def limit_threads(num: int) -> None:
     threadpool_limits(num, user_api="blas")
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """CPUs and memory that the control groups of this process leave to it."""
-
-    cpus: float = math.inf
-    memory: float = math.inf
-    """Bytes that are not taken."""
-
-
-def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Capacity:
-    """The tightest limits of this process's control groups (version 1 or 2) and of those above them.
+def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[float, float]:
+    """The tightest limits of this process's control groups (version 1 or 2) and of those above them: (CPUs, bytes that are not taken).
 
     Args:
         root: where the groups are mounted.
@@ -72,7 +66,7 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
             taken = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
             if most and most[0].isdigit() and taken:
                 memory.append(max(0, int(most[0]) - int(taken[0]) + _reclaimable(group)))
-    return Capacity(min(cpus), min(memory))
+    return min(cpus), min(memory)
 
 
 def _words(file: Path) -> list[str]:
@@ -98,7 +92,7 @@ def _reclaimable(group: Path) -> int:
 @functools.cache
 def _granted_cpus() -> float:
     """Read once: it takes up to a hundred files, several milliseconds, and is asked for at every turn."""
-    return cgroup_limits().cpus
+    return cgroup_limits()[0]
 
 
 _GRANTS = {
@@ -114,11 +108,11 @@ def granted_cpus() -> tuple[float, str]:
     return min(((float(text), name) for name, text in given.items() if text.isdecimal()), default=(math.inf, ""))
 
 
-def num_cores(limits: Capacity | None = None) -> int:
-    """CPUs that this process may use: the fewest of its affinity, its control groups and what a scheduler says (`granted_cpus`). A fraction
-    of a CPU counts as one."""
+def num_cores(quota: float | None = None) -> int:
+    """CPUs that this process may use: the fewest of its affinity, its control groups (`quota`, if that is known) and what a scheduler says
+    (`granted_cpus`). A fraction of a CPU counts as one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    granted = min(limits.cpus if limits else _granted_cpus(), granted_cpus()[0])
+    granted = min(_granted_cpus() if quota is None else quota, granted_cpus()[0])
     return allowed if granted >= allowed else max(1, math.ceil(granted))
 
 
@@ -146,33 +140,31 @@ class Has:
     """Bytes. On a cluster, of the machine where the learner is; its nodes have the workers'."""
     shared_memory: float
     place: str
-    granted_by: str = ""
-    """The scheduler's variable that grants so few CPUs, if one does."""
     nodes: tuple[Node, ...] = ()
     """Nodes of a cluster that was joined."""
     cores: float = math.inf
     """Cores of this machine: workers get no more, even if Ray is given a larger number."""
 
-    def free_on(self, name: str) -> str:
-        """Say how much is free on each node, if there are several nodes or some of it is taken; else ""."""
-        taken = any(node.has(name) < node.total.get(name, 0.0) - 1e-9 for node in self.nodes)
-        return free_on(self.nodes, name) if len(self.nodes) > 1 or taken else ""
+    def less(self) -> Has:
+        """The same with a tenth less of free memory, which others may take before the run begins."""
+        part = 1 - _RESERVE
+        nodes = tuple(replace(node, free={**node.free, MEMORY: part * node.has(MEMORY)}) for node in self.nodes)
+        return replace(self, memory=part * self.memory, shared_memory=part * self.shared_memory, nodes=nodes)
 
     @classmethod
     def here(cls, num_cpus: float | None = None) -> Has:
         """This machine, or what its control groups leave of it. `num_cpus` is what Ray is told that it has: it makes room for
         learners, but not for more workers than there are cores."""
-        limits = cgroup_limits()
+        quota, memory = cgroup_limits()
         shm = shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else math.inf
-        cores, (granted, variable) = num_cores(limits), granted_cpus()
+        cores, (granted, variable) = num_cores(quota), granted_cpus()
         return cls(
             cpus=num_cpus or cores,
             cores=cores,
-            granted_by=variable if cores >= granted else "",
             gpus=num_gpus(),
-            memory=(1 - _RESERVE) * min(_free_memory(), limits.memory),
+            memory=(1 - _RESERVE) * min(_free_memory(), memory),
             shared_memory=shm,
-            place="this machine",
+            place=f"this job ({variable})" if cores >= granted else "this machine",
         )
 
 
@@ -186,8 +178,6 @@ class Needs:
     num_learners: int = 0
     num_replay_shards: int = 0
     num_gpus: float = 0.0
-    learners_by_gpu: bool = False
-    """There are several learners only because there are several GPUs: with fewer GPUs there are fewer learners."""
     parameter_server: bool = False
     learner_sync: str = "all_reduce"
     evaluation_parallel: bool | None = None
@@ -222,11 +212,16 @@ class Needs:
     complete: Callable[[Mapping[str, Value]], Mapping[str, Value] | None] = dict
     """Completes changes by what must come with them; None where the settings are refused all the same."""
 
+    def value(self, name: str) -> Value | None:
+        """A setting; None if nothing here depends on it."""
+        found: Value | None = getattr(self, name.removeprefix("model."), None)
+        return found
+
     def after(self, changes: Mapping[str, Value]) -> Needs:
-        """These needs with other settings. Those that need nothing are only kept in `changes`."""
+        """These needs with other settings. Those on which nothing depends are only kept in `changes`."""
         needs = copy.copy(self)
         for name, value in changes.items():
-            if hasattr(needs, name.removeprefix("model.")):
+            if self.value(name) is not None:
                 setattr(needs, name.removeprefix("model."), value)
         needs.changes = {**self.changes, **changes}
         return needs
@@ -234,12 +229,7 @@ class Needs:
     def working(self, changes: Mapping[str, Value]) -> dict[str, Value]:
         """Changes completed so that a run takes them; {} if it refuses them."""
         whole = self.complete({**self.changes, **changes}) or {}
-        return {name: value for name, value in whole.items() if self.changes.get(name) != value}
-
-    @property
-    def num_cpus(self) -> float:
-        """CPUs of all workers and learners."""
-        return self.num_workers * self.num_cpus_per_worker + self.num_learners
+        return {name: value for name, value in whole.items() if self.value(name) != value}
 
     @property
     def weights_bytes(self) -> float:
@@ -268,348 +258,237 @@ class Needs:
         return self.process_bytes + envs + self.fragment_bytes + policies * self.weights_bytes
 
     @property
-    def learner_bytes(self) -> float:
-        """Memory of learners, shards and driver: weights, a minibatch, the replay buffer or the fragments of an update."""
-        processes = self.num_replay_shards * _SHARD_BYTES + self.num_learners * _LEARNER_BYTES
-        return self._learning_bytes + self._buffer_bytes + processes
-
-    @property
-    def _learning_bytes(self) -> float:
+    def learning_bytes(self) -> float:
+        """Of all that learns: weights, a minibatch, the fragments of an update, and the replay buffer unless it is in shards."""
+        row = self.frame_bytes + _ROW_BYTES
         activations = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
-        drawn = self.updates_per_call * (self._row_bytes + (self.frame_stack - 1) * self.frame_bytes)
+        drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
         return sum((
             max(1, self.num_learners) * self.copies * (1 + self.num_critics) * self.weights_bytes,
             self.batch_size * (activations + drawn),
             self.fragments_per_update * self.fragment_bytes,
             4 * self.noise_table_size + _PAIR_BYTES * self.population,
+            0.0 if self.num_replay_shards else self._buffer_bytes,
         ))  # fmt: skip
-
-    @property
-    def _row_bytes(self) -> float:
-        return self.frame_bytes + _ROW_BYTES
 
     @property
     def _buffer_bytes(self) -> float:
         """The replay buffer, or all its shards."""
-        return self.buffer_size * (self._row_bytes + 8 * self.num_trunks * self.memory_size)
-
-    @property
-    def driver_bytes(self) -> float:
-        """Memory of the driver on a cluster: of what learns, unless that is in actors."""
-        if self.num_learners:
-            return 0.0
-        return self._learning_bytes + (0.0 if self.num_replay_shards else self._buffer_bytes)
+        return self.buffer_size * (self.frame_bytes + _ROW_BYTES + 8 * self.num_trunks * self.memory_size)
 
     @property
     def roles(self) -> Roles:
         """The processes of the run, with the amounts that they take of a cluster's nodes."""
         learners, shards = max(1, self.num_learners), max(1, self.num_replay_shards)
-        buffer = 0.0 if self.num_replay_shards else self._buffer_bytes
-        return Roles(
-            num_workers=self.num_workers,
-            worker={CPU: self.num_cpus_per_worker, MEMORY: self.worker_bytes, STORE: 2 * self.fragment_bytes},
-            num_learners=self.num_learners,
-            learner={
-                CPU: 1.0,
-                GPU: self.num_gpus / learners,
-                MEMORY: (self._learning_bytes + buffer) / learners + _LEARNER_BYTES,
-            },
-            num_shards=self.num_replay_shards,
-            shard={MEMORY: self._buffer_bytes / shards + _SHARD_BYTES},
-            servers=self.parameter_server,
-            shares_parameters=self.num_learners > 1 and self.learner_sync == "asynchronous",
-            evaluator=self.evaluation_parallel,
-            much_data=self.frame_bytes >= _MUCH_BYTES,
-        )
-
-    @property
-    def shared_bytes(self) -> float:
-        """In Ray's object store: two fragments of each worker and what all workers read."""
-        if not self.num_workers:
-            return 0.0
-        return 2 * self.num_workers * self.fragment_bytes + self.weights_bytes + 4 * self.noise_table_size
+        memory = self.learning_bytes / learners + _LEARNER_BYTES, self._buffer_bytes / shards + _SHARD_BYTES
+        worker = {CPU: self.num_cpus_per_worker, MEMORY: self.worker_bytes, STORE: 2 * self.fragment_bytes}
+        kinds = {
+            "learner": (self.num_learners, {CPU: 1.0, GPU: self.num_gpus / learners, MEMORY: memory[0]}),
+            "worker": (self.num_workers, worker),
+            "shard": (self.num_replay_shards, {MEMORY: memory[1]}),
+        }
+        shares_parameters = self.num_learners > 1 and self.learner_sync == "asynchronous"
+        much_data = self.frame_bytes >= _MUCH_BYTES
+        return Roles(kinds, self.parameter_server, shares_parameters, self.evaluation_parallel, much_data)
 
 
-_MEMORY = (
-    "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "hidden", "channels", "frame_stack",
-    "memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners", "num_critics",
-)  # fmt: skip
-"""The settings that memory depends on."""
-_MODEL = ("hidden", "channels", "memory_size")
-_SHRINK = (
+_SHRINK = {
     "num_workers", "num_gpus", "num_learners", "num_envs_per_worker", "fragment_length", "buffer_size",
     "num_replay_shards", "start_steps", "learner_sync",
-)  # fmt: skip
+}  # fmt: skip
 """Settings that `fit` changes, the last three only where others force it. The rest decides what is learnt."""
+_MEMORY = (
+    "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "model.hidden", "model.channels", "frame_stack",
+    "model.memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners", "num_critics",
+)  # fmt: skip
+"""The settings that memory depends on."""
 _TRIES = {"batch_size": 100}
 """Number of values of a setting that are tried, from the largest that fits downwards. It is 1 for settings that need not be a multiple."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shortage:
-    """Something that does not fit."""
-
-    setting: str
-    """The setting that asks for too much."""
-    value: object
-    needed: float
-    available: float
-    resource: str
-    """GPU, CPU, place on its nodes (for a worker), memory or shared memory (/dev/shm); the last two in bytes."""
-    place: str
-    fits: Mapping[str, Value] = field(default_factory=dict)
-    """Settings that make it fit; empty where none does."""
-    smaller: int = 0
-    """Bytes of an observation with which it would fit, where no setting does."""
-    detail: str = ""
-    """An addition to the setting's value in messages: the CPUs of a worker, learners."""
-    keeps: float = 0.0
-    """CPUs of each worker with which all workers fit; 0: none."""
-    lacks: str = ""
-    """CPU, GPU or memory: what nodes of a cluster have too little of."""
-    free: str = ""
-    """How much of that is free on each node, as text."""
-
-    @property
-    def hopeless(self) -> bool:
-        """Nothing to shrink helps."""
-        return not self.fits or self.fits.get("num_workers") == 0
-
-    def reason(self) -> str:
-        """Say what is short, as a clause."""
-        subject, verb = assignment(self.setting, self.value), "needs"
-        if self.setting == "num_workers" and isinstance(self.value, int):
-            subject = _counted(self.value, "worker")
-            verb = "needs" if self.value == 1 and "learner" not in self.detail else "need"
-        if "memory" in self.resource:
-            needed, there = _gib(self.needed), f"{_gib(self.available)} free"
-            return f"{subject} {verb} about {needed} of {self.resource}, {self.place} has {there}"
-        where = f" ({self.free})" if self.free else ""
-        needed = _counted(self.needed, self.resource)
-        return f"{subject}{self.detail} {verb} {needed}, {self.place} has {self.available:g}{where}"
-
-    def remedy(self) -> str:
-        """The settings that would fit; "" where none do."""
-        found = [] if self.hopeless else [" and ".join(assignment(k, v) for k, v in self.fits.items())]
-        if self.keeps and isinstance(self.value, int):
-            found.append(f"{assignment('num_cpus_per_worker', self.keeps)} to keep {_counted(self.value, 'worker')}")
-        return ", or ".join(found)
-
-
 class ResourceError(UserError):
-    """More was asked for than there is. A preflight says what: `shortages`."""
+    """More was asked for than there is."""
 
     def __init__(
-        self, message: str, shortages: Sequence[Shortage] = (), fits: Mapping[str, Value] | None = None
+        self, message: str, reason: str = "", fits: Mapping[str, Value] | None = None, *, may_pass: bool = False
     ) -> None:
         super().__init__(message)
-        self.shortages = shortages
+        self.reason = reason
+        """What a preflight has found short, as a clause."""
         self.fits = fits or {}
-        """Settings with which all of it fits; empty where nothing does, or where it would change what is learnt."""
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether all that is short are places on a cluster's nodes, which others may free or which may be added."""
-        return bool(self.shortages) and all(short.lacks in (CPU, GPU) for short in self.shortages)
+        """Settings with which all of it fits; empty where nothing does."""
+        self.may_pass = may_pass
+        """Whether all that is short are CPUs or GPUs of a cluster's nodes, which others may free or which may be added."""
 
 
-def _refusal(shortages: Sequence[Shortage]) -> str:
-    """Why a run does not fit, and what would."""
-    first = {shortage.setting: shortage for shortage in reversed(shortages)}
-    reasons = "; ".join(s.reason() for s in shortages if s is first[s.setting] or s.resource == "CPU")
-    last = {name: shortage for shortage in shortages for name in shortage.fits or [shortage.setting]}
-    remedies = dict.fromkeys(shortage.remedy() for shortage in last.values())
-    hopeless = [s for s in shortages if s.hopeless]
-    if any(not s.remedy() for s in hopeless):
-        if any("num_workers" in s.fits for s in hopeless):
-            return f"{reasons}. Nothing fits: not even one worker."
-        smaller = max(s.smaller for s in hopeless) / 2**10
-        fits = f" Nothing fits but smaller observations (images of fewer pixels): of at most {smaller:,.1f} KiB each."
-        return f"{reasons}.{fits if smaller else ''}"
-    shrinks = not hopeless and all(name in _SHRINK for s in shortages for name in s.fits)
-    return f"{reasons}. What fits: {'; '.join(remedies)}{'; fit=True does it by itself' if shrinks else ''}."
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that a run takes."""
+
+    name: str
+    """CPU, GPU, place (room on one node for all that a role takes) or a kind of memory."""
+    amounts: Callable[[Needs, Has], tuple[float, float]]
+    """How much is needed and how much there is."""
+    settings: Sequence[str]
+    """Less is needed if one of them is smaller. The first is tried first, then those with the largest numbers."""
+    kinds: Sequence[Kind] = ()
+    """The roles that take it, where messages name them."""
+    lacks: str = ""
+    """CPU, GPU or memory: what the nodes of a cluster have too little of, where there are such roles."""
+
+    def is_short(self, needs: Needs, has: Has) -> bool:
+        """Whether a run needs more than there is."""
+        needed, there = self.amounts(needs, has)
+        return needed > there + 1e-9
+
+    def reason(self, needs: Needs, has: Has, setting: str) -> str:
+        """Say what is short, and what there is, as a clause about the roles that take it, or else about a setting."""
+        (needed, there), roles, where = self.amounts(needs, has), needs.roles, has.place
+        kinds = [kind for kind in self.kinds if roles.num(kind)]
+        names = (CPU, GPU, MEMORY) if self.name == "place" else (self.name,)
+        named = []
+        for kind in kinds:
+            each = [_amount(n, name) for name in names if (n := roles.each(kind).get(name))]
+            named.append(f"{counted(roles.num(kind), KIND_NAMES[kind])}{' of ' * bool(each)}{', '.join(each)}")
+        setting = "num_gpus" if self.name == GPU else setting
+        subject = " and ".join(named) or assignment(setting, needs.value(setting))
+        verb = "need" if sum(map(roles.num, kinds)) > 1 else "needs"
+        if has.nodes and not kinds and self.name in (GPU, MEMORY):
+            where = "this machine, where the driver learns,"
+        there_text = f"{_gib(there)} free" if "memory" in self.name else number_text(there)
+        free = f" ({free_on(has.nodes, self.lacks)})" if has.nodes and kinds else ""
+        return f"{subject} {verb} {_amount(needed, self.name)}, {where} has {there_text}{free}"
+
+    def fits(self, needs: Needs, has: Has) -> tuple[str, dict[str, Value]]:
+        """The setting to blame for a shortage, and settings that fit and are accepted ({}: there are none).
+
+        They leave a tenth of the memory free, since others take some too before the run begins; where that is too much to ask, they just fit.
+        """
+        values = {name: getattr(needs, name.removeprefix("model.")) for name in self.settings}
+        sizes = {name: max(value, default=0) if isinstance(value, tuple) else value for name, value in values.items()}
+        ranked = sorted(values, key=lambda name: (name != self.settings[0], -sizes[name]))
+
+        def fitting(name: str, has: Has) -> Sequence[int]:
+            if isinstance(values[name], tuple):
+                return ()  # layers may be to blame, but stay
+            most = max(int(values[name]), name == "num_learners" and bool(has.nodes))  # where the driver has no GPU
+            numbers = range(name != "num_gpus", most + 1)
+            return _fitting(numbers, lambda num: self.is_short(needs.after(_changes(needs, has, name, num)), has))
+
+        for room, name in itertools.product((has.less(), has), ranked):
+            for num in fitting(name, room)[-_TRIES.get(name, 1) :][::-1]:
+                if found := needs.working(_changes(needs, has, name, num)):
+                    return name, found
+        least = {name: () if isinstance(value, tuple) else 1 for name, value in values.items()}
+        to_blame = (name for name in ranked if not self.is_short(needs.after({name: least[name]}), has))
+        return next(to_blame, ranked[0]), {}
 
 
-def check(needs: Needs, has: Has) -> Shortage | None:
-    """The first thing that does not fit. What it says would fit passes the checks of settings and, with what was changed before, this one."""
-    found = (shortage(needs, has) for shortage in (_gpu_shortage, _cpu_shortage, _memory_shortage, _place_shortage))
-    if (short := next(filter(None, found), None)) is None:
-        return None
-    short = replace(short, free=has.free_on(short.lacks) if short.lacks else "")
-    return short if short.hopeless else replace(short, fits=needs.working(short.fits))
+def _changes(needs: Needs, has: Has, name: str, value: int) -> dict[str, Value]:
+    """A new value of a setting, and those that go along with it. Learners keep their part of the GPUs. Workers leave a CPU to each of at
+    most as many learners; if that is one of several, to none: then the driver learns, and reserves no CPU."""
+    learners = needs.num_learners
+    if name == "num_learners" and learners and needs.num_gpus:
+        return {name: value, "num_gpus": needs.num_gpus * value / learners}
+    if name == "num_workers" and learners > 1:
+        most = int(min(has.cpus, has.cores + learners) / (1 + needs.num_cpus_per_worker) + 1e-9)
+        return {name: value, "num_learners": min(learners, most) if most > 1 else 0}
+    return {name: value}
 
 
-def _gpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Compare the GPUs with those of the cluster, or with those of this machine if the driver learns."""
-    on_nodes = bool(has.nodes) and needs.num_learners > 0
-    there = sum(node.has(GPU) for node in has.nodes) if on_nodes else has.gpus
-    if needs.num_gpus <= there + 1e-9:
-        return None
-    place = "this machine, where the driver learns," if has.nodes and not on_nodes else has.place
-    gpus: dict[str, Number] = {"num_gpus": float(there)}
-    if needs.learners_by_gpu:
-        gpus["num_learners"] = int(there) if there > 1 else 0
-    if not on_nodes and any(node.has(GPU) >= needs.num_gpus and node.has(CPU) >= 1 for node in has.nodes):
-        gpus = {"num_learners": 1}
-    return Shortage(setting="num_gpus", value=needs.num_gpus, needed=needs.num_gpus, available=there, resource="GPU", place=place,
-                    fits=gpus, lacks=GPU if on_nodes else "")  # fmt: skip
+def _fitting(values: Sequence[N], is_short: Callable[[N], bool]) -> Sequence[N]:
+    """The first values, in ascending order, with which nothing is short."""
+    return values[: bisect_right(values, False, key=is_short)]
 
 
-def _cpu_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Compare the CPUs of all roles with those that are there."""
-    num, each = needs.num_workers, needs.num_cpus_per_worker
-    cpus = min(has.cpus, has.cores + needs.num_learners)
-    if needs.num_cpus <= cpus + 1e-9:
-        return None
-    learners = _fewer_learners(needs, cpus)
-    room = int(max(0.0, min(has.cpus - learners, has.cores)) / each + 1e-9) if each else 0
-    fits: dict[str, Number] = {"num_workers": min(num, room)}
-    if learners < needs.num_learners:
-        fits["num_learners"] = learners
-    keeps = math.floor(100 * max(0.0, cpus - needs.num_learners) / max(1, num)) / 100
-    if not keeps or check(needs.after({"num_cpus_per_worker": keeps}), has):
-        keeps = 0.0
-    learning = f" and {_counted(needs.num_learners, 'learner')}" if needs.num_learners else ""
-    place = f"this job ({has.granted_by})" if has.granted_by else has.place
-    return Shortage(setting="num_workers", value=num, needed=needs.num_cpus, available=cpus, resource="CPU", place=place,
-                    fits=fits, detail=f" of {_counted(each, 'CPU')}{learning}", keeps=keeps, lacks=CPU)  # fmt: skip
+def _gpus(needs: Needs, has: Has) -> tuple[float, float]:
+    """Of the nodes, or of this machine if the driver learns."""
+    on_nodes = has.nodes and needs.num_learners
+    return needs.num_gpus, sum(node.has(GPU) for node in has.nodes) if on_nodes else has.gpus
 
 
-def _place_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Look for a node for each learner, worker and replay shard that has all that it takes at once."""
+def _cpus(needs: Needs, has: Has) -> tuple[float, float]:
+    needed = needs.num_workers * needs.num_cpus_per_worker + needs.num_learners
+    return needed, min(has.cpus, has.cores + needs.num_learners)
+
+
+def _shared_memory(needs: Needs, has: Has) -> tuple[float, float]:
+    """In Ray's object store: two fragments of each worker and what all workers read."""
+    common = needs.weights_bytes + 4 * needs.noise_table_size
+    return 2 * needs.num_workers * needs.fragment_bytes + (common if needs.num_workers else 0.0), has.shared_memory
+
+
+def _memory(needs: Needs, has: Has) -> tuple[float, float]:
+    """Of all roles, or of the driver on a cluster, where what roles take is a matter of places. What acts and what learns is in the driver
+    if no role does."""
+    driver = (0.0 if needs.num_workers else needs.worker_bytes) + (0.0 if needs.num_learners else needs.learning_bytes)
+    roles = () if has.nodes else needs.roles.kinds.values()
+    return driver + sum(num * each[MEMORY] for num, each in roles), has.memory
+
+
+def _places(kind: Kind, needs: Needs, has: Has) -> tuple[float, float]:
+    num = needs.roles.num(kind)
+    return num, num - plan(needs.roles, has.nodes).missing(kind) if has.nodes else num
+
+
+_RESOURCES = (
+    Resource(GPU, _gpus, ("num_learners", "num_gpus"), ("learner",), GPU),
+    Resource(CPU, _cpus, ("num_workers",), ("worker", "learner"), CPU),
+    Resource("shared memory (/dev/shm)", _shared_memory, _MEMORY),
+    Resource(MEMORY, _memory, _MEMORY),
+)
+
+
+def _short(needs: Needs, has: Has) -> Resource | None:
+    """The first resource that is short: a sum, or places for a kind of roles."""
+    if short := next((resource for resource in _RESOURCES if resource.is_short(needs, has)), None):
+        return short
     found = plan(needs.roles, has.nodes)
-    kind = next(filter(found.missing, PLACED), None) if has.nodes else None
+    kind = next((kind for kind in PLACED if has.nodes and found.missing(kind)), None)
     if kind is None:
         return None
-    (num, each), num_placed = needs.roles.wanted(kind), len(found.at[kind])
-    parts = [_counted(each[name], name) for name in (CPU, GPU) if each.get(name)]
-    fits: dict[str, Number] = {"num_workers": num_placed}
-    keeps = 0.0
-    if kind == "worker":
-        keeps = _kept(needs, has)
-    elif kind == "learner":
-        fits = _fewer_gpus(needs, has, num_placed)
-    else:
-        left = [replace(n, free={**n.free, MEMORY: (1 - _RESERVE) * n.has(MEMORY)}) for n in has.nodes]
-        size = _largest(needs, "buffer_size", lambda needs: plan(needs.roles, left).missing(kind), 0)
-        fits = {"buffer_size": size} if size else {}
-    short = CPU if each.get(CPU) else MEMORY
-    short = GPU if each.get(GPU) and not any(node.has(GPU) >= each[GPU] for node in has.nodes) else short
-    if not any(node.has(MEMORY) >= each[MEMORY] for node in has.nodes):
-        short = MEMORY
-    setting = {"learner": "num_learners", "worker": "num_workers", "shard": "num_replay_shards"}[kind]
-    return Shortage(setting=setting, value=num, needed=num, available=num_placed, resource="place on its nodes", place=has.place,
-                    fits=fits, detail=f" of {', '.join(parts)} and {_gib(each[MEMORY])} of memory".replace("of  and", "of"), keeps=keeps,
-                    lacks=short)  # fmt: skip
+    each = needs.roles.each(kind)
+    too_large = (name for name in (MEMORY, GPU) if each.get(name, 0.0) > max(node.has(name) for node in has.nodes))
+    lacks = next(too_large, next(iter(each)))
+    few = ("num_learners", "num_gpus") if kind == "learner" else ("num_workers",)
+    return Resource("place", partial(_places, kind), _MEMORY if lacks == MEMORY else few, (kind,), lacks)
 
 
-def _kept(needs: Needs, has: Has) -> float:
-    """The CPUs of each worker, in hundredths, with which all workers find a place; 0 if there is no such number."""
-    hundredths = range(1, max(1, int(100 * needs.num_cpus_per_worker)))
-    most = bisect_right(
-        hundredths,
-        0,
-        key=lambda n: plan(needs.after({"num_cpus_per_worker": n / 100}).roles, has.nodes).missing("worker"),
-    )
-    return most / 100
-
-
-def _fewer_gpus(needs: Needs, has: Has, num_placed: int) -> dict[str, Number]:
-    """Learners and GPUs that find a node: fewer learners, or one with the GPUs that one node has, or the driver."""
-    share = needs.num_gpus / needs.num_learners
-    if num_placed:
-        return {"num_learners": num_placed, **({"num_gpus": share * num_placed} if share else {})}
-    gpus = max((math.floor(node.has(GPU)) for node in has.nodes if node.has(CPU) >= 1), default=0)
-    if share and gpus:
-        return {"num_learners": 1, "num_gpus": float(gpus)}
-    return {"num_learners": 0, **({"num_gpus": 0.0} if share else {})}
-
-
-def _fewer_learners(needs: Needs, cpus: float) -> int:
-    """The most learners that find a CPU each and one for a worker of their own.
-
-    Where only one would, none: then the driver learns, and reserves no CPU.
-    """
-    if needs.num_learners <= 1:
-        return needs.num_learners
-    fits = min(needs.num_learners, int(cpus / (1 + needs.num_cpus_per_worker) + 1e-9))
-    return fits if fits > 1 else 0
-
-
-def _memory_shortage(needs: Needs, has: Has) -> Shortage | None:
-    """Compare shared memory and memory. The setting that takes most is to blame."""
-
-    def memory(n: Needs) -> float:
-        return n.driver_bytes if has.nodes else n.learner_bytes + max(1, n.num_workers) * n.worker_bytes
-
-    limits: list[tuple[str, Callable[[Needs], float], float]] = [
-        ("shared memory (/dev/shm)", attrgetter("shared_bytes"), has.shared_memory),
-        ("memory", memory, has.memory),
-        ("memory on one node", attrgetter("worker_bytes"), max((n.has(MEMORY) for n in has.nodes), default=math.inf)),
-    ]
-    for name, amount, there in limits:
-        if amount(needs) > there:
-            setting, fits = _culprit(needs, amount, there)
-            called = f"model.{setting}" if setting in _MODEL else setting
-            smaller = 0 if fits else _largest(needs, "frame_bytes", amount, (1 - _RESERVE) * there)
-            return Shortage(setting=called, value=getattr(needs, setting), needed=amount(needs), available=there, resource=name,
-                            place=has.place, fits=fits, smaller=smaller)  # fmt: skip
-    return None
-
-
-Measure = Callable[[Needs], float]
-
-
-def _culprit(needs: Needs, amount: Measure, there: float) -> tuple[str, dict[str, Value]]:
-    """The setting to blame for an `amount` above what is there, and settings that fit and are accepted ({}: there are none).
-
-    They leave a tenth free, since others take memory too before the run begins; where that is too much to ask, they just fit.
-    """
-
-    def size(setting: str) -> int:
-        value = given[setting]
-        return max(value) if isinstance(value, tuple) else value
-
-    given: dict[str, int | tuple[int, ...]] = {name: value for name in _MEMORY if (value := getattr(needs, name))}
-    if needs.num_workers and needs.process_bytes > there:
-        return "num_workers", {"num_workers": 0}
-    none: dict[str, Value] = {name: () if isinstance(value, tuple) else 1 for name, value in given.items()}
-    enough = [name for name in given if amount(needs.after({name: none[name]})) <= there]
-    ranked = sorted(enough or given, key=lambda name: (name != "num_workers" or not enough, -size(name)))
-    for limit, setting in itertools.product(((1 - _RESERVE) * there, there), ranked if enough else ()):
-        most = 0 if isinstance(given[setting], tuple) else _largest(needs, setting, amount, limit)
-        called = f"model.{setting}" if setting in _MODEL else setting
-        for value in range(most, max(0, most - _TRIES.get(setting, 1)), -1):
-            if fits := needs.working({called: value}):
-                return setting, fits
-    return ranked[0], {}
-
-
-def _largest(needs: Needs, name: str, amount: Measure, limit: float) -> int:
-    """The largest value of a setting below the one given with which an `amount` is within a limit; 0: there is none."""
-    return bisect_right(range(1, getattr(needs, name)), limit, key=lambda value: amount(needs.after({name: value})))
-
-
-def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Value], list[str]]:
-    """Settings to change (only with `fit`) and what to tell the user.
+def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[Needs, list[str]]:
+    """The needs with settings that fit (only with `fit` others than those that were asked for) and what to tell the user.
 
     Raises:
         ResourceError: it does not fit, and `fit` is off or does not help. The message says what would fit.
     """
-    shortages: list[Shortage] = []
-    while (short := check(needs, has)) is not None:
-        shortages.append(short)
-        if short.hopeless or (fit and not all(name in _SHRINK for name in short.fits)):
-            fit, needs = False, replace(needs, changes={})
+    asked, reasons, lacking = needs, list[str](), set[str]()
+    fits: Mapping[str, Value] = {}
+    while resource := _short(needs, has):
+        setting, fits = resource.fits(needs, has)
+        reasons.append(resource.reason(needs, has, setting))
+        lacking.add(resource.lacks)
+        if not fits:
             break
-        needs = needs.after(short.fits)
-    if shortages and not fit:
-        raise ResourceError(_refusal(shortages), shortages, needs.changes)
-    notes = [
-        f"{s.reason()}: going on with {', '.join(assignment(name, value) for name, value in s.fits.items())}"
-        for s in shortages
-    ]
-    return dict(needs.changes), notes
+        needs = needs.after(fits)
+    if not reasons:
+        return needs, []
+    reason, fits = "; ".join(reasons), needs.changes if fits else {}
+    shrinks = 0 < len(fits) and fits.keys() <= _SHRINK
+    remedies = [" and ".join(assignment(name, value) for name, value in fits.items())] if fits else []
+    if fit and shrinks:
+        return needs, [f"{reason}: going on with {remedies[0]}"]
+
+    def largest(name: str, values: Sequence[N], has: Has) -> Sequence[N]:
+        return _fitting(values, lambda value: _short(asked.after({name: value}), has) is not None)[-1:]
+
+    for part in largest("num_cpus_per_worker", [n / 100 for n in range(1, int(100 * asked.num_cpus_per_worker))], has):
+        remedies.append(f"{assignment('num_cpus_per_worker', part)} to keep {counted(asked.num_workers, 'worker')}")
+    advice = "Nothing fits."
+    if remedies:
+        advice = f"What fits: {', or '.join(remedies)}{'; fit=True does it by itself' if shrinks else ''}."
+    elif smaller := largest("frame_bytes", range(1, asked.frame_bytes), has.less()):
+        size = f"{smaller[0] / 2**10:,.1f}"
+        advice = f"Nothing fits but smaller observations (images of fewer pixels): of at most {size} KiB each."
+    raise ResourceError(f"{reason}. {advice}", reason, fits, may_pass=lacking <= {CPU, GPU})
 
 
 def assignment(name: str, value: object) -> str:
@@ -624,10 +503,9 @@ def setting_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _counted(num: Number, noun: str) -> str:
-    """Such as "1 worker" and "2.5 CPUs"."""
-    plural = noun.replace("place", "places", 1) if noun.startswith("place") else f"{noun}s"
-    return f"{setting_text(num)} {noun if num == 1 else plural}"
+def _amount(num: float, name: str) -> str:
+    """Such as "2 CPUs" and "about 0.1 GiB of memory"."""
+    return f"about {_gib(num)} of {name}" if "memory" in name else counted(num, name)
 
 
 def _gib(num_bytes: float) -> str:

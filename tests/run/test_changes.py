@@ -118,7 +118,7 @@ def _half(run: Any) -> Any:
     from raypid.runtime.local import LocalBackend
     from raypid.runtime.plan import Node, Roles, plan
 
-    here = plan(Roles(num_workers=1, worker={}), [Node("", "this machine", {}, {})])
+    here = plan(Roles({"worker": (1, {})}), [Node("", "this machine", {}, {})])
     return replace(run.choose({"num_envs_per_worker": (2, TO_FIT)}), plan=here), LocalBackend(), []
 
 

@@ -375,7 +375,7 @@ def test_too_many_actors_and_learners_become_what_fits(
         config = agent._built().config
         assert (config.num_workers, config.num_learners) == (2, 2)
     told = [line for line in capsys.readouterr().out.splitlines() if "going on with" in line]
-    assert len(told) == 1 and "num_actors=2, num_learners=2" in told[0]
+    assert len(told) == 1 and "num_actors=2 and num_learners=2" in told[0]
 
 
 @pytest.mark.slow

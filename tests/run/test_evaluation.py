@@ -104,13 +104,8 @@ def test_none_where_the_interval_is_0(ray_session: Any) -> None:
 def test_it_takes_a_cpu_that_is_to_spare(settings: dict[str, Any], beside: bool) -> None:
     c = Config().replace(settings)
     worker = {"CPU": c.num_cpus_per_worker}
-    roles = Roles(
-        num_workers=c.num_workers,
-        worker=worker,
-        num_learners=c.num_learners,
-        learner={"CPU": 1.0},
-        evaluator=c.evaluation_parallel,
-    )
+    kinds = {"worker": (c.num_workers, worker), "learner": (c.num_learners, {"CPU": 1.0})}
+    roles = Roles(kinds, evaluator=c.evaluation_parallel)
     four = Node("", "this machine", {"CPU": 4.0}, {"CPU": 4.0}, has_driver=True)
     assert bool(plan(roles, [four]).at["evaluator"]) == beside
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from raypid.run.placement import MOST_ENVS, _fitted, needs_of
+from raypid.run.placement import needs_of
 from raypid.run.resolve import resolve
 from raypid.runtime.plan import Node
-from raypid.runtime.resources import Has, ResourceError, assignment
+from raypid.runtime.resources import Has, ResourceError, assignment, preflight
 from raypid.settings.config import Given
 from raypid.settings.request import RunRequest
 
@@ -37,8 +37,8 @@ class Discretes(Camera):
 def judge(run: str, given: dict[str, Any], has: Has) -> dict[str, object]:
     """The settings that a run goes on with, checked as a run checks them; nothing is started."""
     found = resolve(RunRequest(run=run, settings=Given(given)))
-    config, _ = _fitted(found.config, needs_of(found.config, found.network), has)
-    return config.to_dict()
+    needs, _ = preflight(needs_of(found.config, found.network), has, fit=found.config.fit)
+    return found.config.replace(needs.changes).to_dict()
 
 
 def machine(**changed: Any) -> Has:
@@ -123,10 +123,3 @@ def test_where_nothing_fits_smaller_images_do(monkeypatch: pytest.MonkeyPatch) -
     side = int((1024 * float(str(refused.value).split()[-3])) ** 0.5)
     monkeypatch.setattr(Camera, "observation_space", Box(0, 255, (1, side, side), np.uint8))
     judge("SAC", given, smaller(machine(memory=3 * GIB)))
-
-
-def test_advice_stays_below_the_most_environments() -> None:
-    given = {"env": "CartPole-v1", "seed": 0, "num_envs_per_worker": 10**9, "fragment_length": 1}
-    with pytest.raises(ResourceError) as refused:
-        judge("PPO", given, machine(memory=500 * GIB))
-    assert refused.value.fits == {"num_envs_per_worker": MOST_ENVS}

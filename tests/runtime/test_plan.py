@@ -18,9 +18,15 @@ def node(name: str, cpus: float, gpus: float = 0, *, free: float | None = None, 
     return Node(name, name, total, {**total, "CPU": cpus if free is None else free}, **more)
 
 
-def roles(num_workers: int, each: float = 1, *, gpus: float = 0, **more: object) -> Roles:
-    given: dict[str, object] = {"worker": {"CPU": each}, "learner": {"CPU": 1, "GPU": gpus}, **more}
-    return Roles(num_workers=num_workers, **given)  # type: ignore[arg-type]
+def roles(
+    num_workers: int, each: float = 1, *, gpus: float = 0, num_learners: int = 0, num_shards: int = 0, **more: bool
+) -> Roles:
+    kinds = {
+        "worker": (num_workers, {"CPU": each}),
+        "learner": (num_learners, {"CPU": 1, "GPU": gpus}),
+        "shard": (num_shards, {}),
+    }
+    return Roles(kinds, **more)
 
 
 def spread(found: Placement, kind: str) -> dict[str, int]:
@@ -83,7 +89,7 @@ def test_sums_do_not_make_a_place() -> None:
     nodes = [node(str(i), 1) for i in range(4)]
     assert plan(roles(1, 2), nodes).missing("worker") == 1
     assert plan(roles(4, 1), nodes).is_whole and plan(roles(5, 1), nodes).missing("worker") == 1
-    assert plan(Roles(num_workers=3, worker={"CPU": 0.5, "memory": 5 * GIB}), nodes[:2]).missing("worker") == 1
+    assert plan(Roles({"worker": (3, {"CPU": 0.5, "memory": 5 * GIB})}), nodes[:2]).missing("worker") == 1
 
 
 def test_shards_and_servers_are_where_workers_are() -> None:
@@ -132,11 +138,11 @@ def test_nothing_is_given_away_twice() -> None:
         for left in found.left:
             assert all(amount > -1e-3 for amount in left.values())
         if found.missing("worker"):
-            assert all(left["CPU"] < asked.worker["CPU"] for left in found.left)
-        if found.is_whole and asked.num_shards:
+            assert all(left["CPU"] < asked.each("worker")["CPU"] for left in found.left)
+        if found.is_whole and asked.num("shard"):
             fed = Counter(found.feeds())
-            assert sum(fed.values()) == asked.num_workers and max(fed.values()) <= math.ceil(
-                asked.num_workers / asked.num_shards
+            assert sum(fed.values()) == asked.num("worker") and max(fed.values()) <= math.ceil(
+                asked.num("worker") / asked.num("shard")
             )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,6 @@ import pytest
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import (
     _GRANTS,
-    Capacity,
     Has,
     Needs,
     ResourceError,
@@ -38,8 +39,9 @@ def node(name: str, cpus: float, memory: float | None = None) -> Node:
     return Node(name, name, has, has)
 
 
-def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, float], list[str]]:
-    return _preflight(needs, has, fit=fit)
+def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[dict[str, Any], list[str]]:
+    found, notes = _preflight(needs, has, fit=fit)
+    return dict(found.changes), notes
 
 
 def refusal(needs: Needs, has: Has, *, fit: bool = False) -> str:
@@ -69,7 +71,7 @@ def test_what_fits_passes() -> None:
         (
             {"num_workers": 4, "num_learners": 2},
             {},
-            ["4 workers of 1 CPU and 2 learners need 6 CPUs", "num_workers=2"],
+            ["4 workers of 1 CPU and 2 learners of 1 CPU need 6 CPUs", "num_workers=2"],
             2,
         ),
         ({"num_workers": 100}, {"memory": 2.0 * GIB, "cpus": 200}, ["10.0 GiB of memory", "num_workers=18"], 18),
@@ -96,7 +98,7 @@ def test_learners_leave_cpus_to_as_many_workers(cpus: int, learners: int, worker
     changes, notes = preflight(needs(**asked), has(cpus=float(cpus)), fit=True)
     fitted = {"num_workers": workers, **({"num_learners": learners} if learners < 4 else {})}
     assert changes == fitted and len(notes) == 1
-    assert notes[0].endswith(", ".join(f"{k}={v}" for k, v in fitted.items()))
+    assert notes[0].endswith(" and ".join(f"{k}={v}" for k, v in fitted.items()))
     text = refusal(needs(**asked), has(cpus=float(cpus)))
     assert f"num_workers={workers}" in text
     assert (f"num_learners={learners}" in text) == (learners < 4)
@@ -111,19 +113,19 @@ def test_too_many_gpus() -> None:
 def test_the_scarcest_thing_decides() -> None:
     changes, notes = preflight(needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB), fit=True)
     assert changes == {"num_workers": 2, "num_gpus": 1.0}
-    assert len(notes) == 3
-    assert "What fits: num_gpus=1; num_workers=2; fit=True does" in refusal(
-        needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB)
-    )
+    assert len(notes) == 1
+    text = refusal(needs(num_workers=100, num_gpus=3.0), has(memory=0.25 * GIB))
+    assert "100 workers of 1 CPU need 100 CPUs, this machine has 4; num_workers=4 needs about 0.4 GiB of memory" in text
+    assert "What fits: num_gpus=1 and num_workers=2; fit=True does" in text
 
 
 @pytest.mark.parametrize(
     ("asked", "there", "words"),
     [
-        ({"num_workers": 2, "num_learners": 1}, {"cpus": 1.0}, "2 workers of 1 CPU and 1 learner need 3 CPUs, this machine has 1. No"),
-        ({"num_workers": 1}, {"cpus": 0.0}, "1 worker of 1 CPU needs 1 CPU, this machine has 0. Nothing fits: not even one"),
-        ({"num_workers": 2, "num_learners": 1, "num_cpus_per_worker": 0.0}, {"cpus": 0.0}, "2 workers of 0 CPUs and 1 learner need 1"),
-        ({"num_workers": 3}, {"memory": 0.01 * GIB}, "Nothing fits: not even one worker."),
+        ({"num_workers": 2, "num_learners": 1}, {"cpus": 1.0}, "2 workers of 1 CPU and 1 learner of 1 CPU need 3 CPUs, this machine has 1. No"),
+        ({"num_workers": 1}, {"cpus": 0.0}, "1 worker of 1 CPU needs 1 CPU, this machine has 0. Nothing fits."),
+        ({"num_workers": 2, "num_learners": 1, "num_cpus_per_worker": 0.0}, {"cpus": 0.0}, "2 workers and 1 learner of 1 CPU need 1"),
+        ({"num_workers": 3}, {"memory": 0.01 * GIB}, "Nothing fits."),
     ],
 )  # fmt: skip
 def test_what_no_number_of_workers_mends_is_refused_even_with_fit(asked: Any, there: Any, words: str) -> None:
@@ -158,12 +160,11 @@ def test_the_setting_that_takes_most_is_named_and_the_value_that_fits_does(
         preflight(needs(**asked), there, fit=False)
     text = str(error.value)
     assert all(word in text for word in words) and "this machine has" in text, text
-    (short,) = error.value.shortages[:1]
-    assert short.needed > short.available and dict(short.fits).keys() == ({fits} if fits else set())
+    assert error.value.fits.keys() == ({fits} if fits else set())
     if fits is None:
-        assert "What fits" not in text
+        assert "Nothing fits." in text
         return
-    fitted = {key.removeprefix("model."): value for s in error.value.shortages for key, value in s.fits.items()}
+    fitted: dict[str, Any] = {key.removeprefix("model."): value for key, value in error.value.fits.items()}
     assert preflight(needs(**{**asked, **fitted}), there, fit=False) == ({}, [])
     less = has(cpus=10**6, memory=0.91 * there.memory, shared_memory=0.91 * there.shared_memory)
     assert preflight(needs(**{**asked, **fitted}), less, fit=False) == ({}, [])  # others take memory too
@@ -183,13 +184,17 @@ def test_each_worker_needs_a_node() -> None:
     cluster = has(cpus=4.0, shared_memory=1000.0 * GIB, nodes=nodes, place="the cluster")
     assert preflight(needs(num_workers=4), cluster, fit=False) == ({}, [])
     text = refusal(needs(num_workers=2, num_cpus_per_worker=2.0), cluster)
-    assert "2 workers of 2 CPUs and 0.1 GiB of memory need 2 places on its nodes, the cluster has 1 " in text
+    assert "2 workers of 2 CPUs, about 0.1 GiB of memory need 2 places, the cluster has 1 " in text
     assert (
-        "(free: a 3 of 3 CPUs, b 1 of 1). What fits: num_workers=1, or num_cpus_per_worker=1.5 to keep 2 workers; fit=True"
+        "(free: a 3 of 3, b 1 of 1 CPUs). What fits: num_workers=1, or num_cpus_per_worker=1.5 to keep 2 workers; fit=True"
         in text
     )
     text = refusal(needs(num_workers=1, fragment_length=10**9), cluster)
-    assert "fragment_length=1000000000 needs about 59.7 GiB of memory on one node, the cluster has 8.0 GiB free" in text
+    assert (
+        "1 worker of 1 CPU, about 59.7 GiB of memory needs 1 place, the cluster has 0 (free: a 8 of 8, b 8 of 8 GiB)."
+        in text
+    )
+    assert "What fits: fragment_length=" in text
     narrow = has(cpus=4.0, memory=GIB, nodes=(node("a", 3.0, 0.25 * GIB), node("b", 1.0)), place="the cluster")
     assert preflight(needs(num_workers=4), narrow, fit=True)[0] == {"num_workers": 3}
     assert preflight(needs(num_workers=3), has(cpus=3.0, memory=0.05 * GIB, nodes=nodes), fit=False) == ({}, [])
@@ -198,24 +203,22 @@ def test_each_worker_needs_a_node() -> None:
 def test_what_sums_hide_is_refused_node_by_node() -> None:
     four = has(cpus=4.0, gpus=2.0, nodes=tuple(node(name, 1.0) for name in "abcd"), place="the cluster")
     text = refusal(needs(num_workers=1, num_cpus_per_worker=2.0), four)
-    assert (
-        "1 worker of 2 CPUs and 0.1 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 CPUs, b"
-        in text
-    )
+    assert "1 worker of 2 CPUs, about 0.1 GiB of memory needs 1 place, the cluster has 0 (free: a 1 of 1, b" in text
     assert "What fits: num_cpus_per_worker=1 to keep 1 worker." in text
     gpus = tuple(Node(name, name, {"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}) for name in "ab")
     two = has(cpus=4.0, gpus=2.0, nodes=gpus, place="the cluster")
     text = refusal(needs(num_workers=1, num_learners=1, num_gpus=2.0), two)
     assert (
-        "num_learners=1 of 1 CPU, 2 GPUs and 0.4 GiB of memory needs 1 place on its nodes, the cluster has 0 (free: a 1 of 1 GPUs"
+        "1 learner of 1 CPU, 2 GPUs, about 0.4 GiB of memory needs 1 place, the cluster has 0 (free: a 1 of 1, b 1 of 1 GPUs)"
         in text
     )
-    assert "What fits: num_learners=1 and num_gpus=1; fit=True" in text
+    assert "What fits: num_gpus=1; fit=True" in text
     assert preflight(needs(num_workers=2, num_learners=2, num_gpus=2.0), two, fit=False) == ({}, [])
-    assert preflight(needs(num_workers=1, num_learners=1, num_gpus=2.0), two, fit=True)[0] == {
-        "num_learners": 1,
-        "num_gpus": 1.0,
-    }
+    assert preflight(needs(num_workers=1, num_learners=1, num_gpus=2.0), two, fit=True)[0] == {"num_gpus": 1}
+    busy = tuple(replace(one, free={"CPU": 2 * (one.name == "a"), "GPU": 1}) for one in (*gpus, *gpus[1:]))
+    several = needs(num_workers=2, num_cpus_per_worker=0.0, num_learners=2, num_gpus=2.0)
+    fewer = preflight(several, has(cpus=2.0, nodes=busy, place="the cluster"), fit=True)[0]
+    assert fewer == {"num_learners": 1, "num_gpus": 1.0}  # each keeps its GPU
     driver = has(gpus=0.0, nodes=gpus, place="the cluster")
     text = refusal(needs(num_gpus=1.0), driver)
     assert text.startswith(
@@ -225,7 +228,7 @@ def test_what_sums_hide_is_refused_node_by_node() -> None:
     shards = needs(num_replay_shards=2, buffer_size=2**26, frame_bytes=64)
     text = refusal(shards, small)
     assert (
-        "num_replay_shards=2 of 4.1 GiB of memory needs 2 places on its nodes, the cluster has 0 (free: b 2 of 2 GiB, a 1 of 1)"
+        "2 replay shards of about 4.1 GiB of memory need 2 places, the cluster has 0 (free: b 2 of 2, a 1 of 1 GiB)"
         in text
     )
     fitting = preflight(shards, small, fit=True)[0]
@@ -267,8 +270,8 @@ def test_a_scheduler_grants_cpus(variables: dict[str, str], cores: int, monkeypa
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr("raypid.runtime.resources.cgroup_limits", lambda: Capacity(6.0, 8 * GIB))
-    assert num_cores(Capacity(6.0)) == cores and num_cores(Capacity(0.5)) == 1
+    monkeypatch.setattr("raypid.runtime.resources.cgroup_limits", lambda: (6.0, 8.0 * GIB))
+    assert num_cores(6.0) == cores and num_cores(0.5) == 1
     here = Has.here()
     assert (here.cpus, here.cores) == (cores, cores)
     text = refusal(needs(num_workers=99), here)
@@ -309,10 +312,10 @@ def test_control_groups_of_version_2(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == Capacity(1.5, 6.0 * GIB)
-    assert num_cores(limits) == min(2, num_cores())
+    assert limits == (1.5, 6.0 * GIB)
+    assert num_cores(limits[0]) == min(2, num_cores())
     write(root, {"jobs/cpu.max": "max 100000"})
-    assert cgroup_limits(root, own).cpus == 4
+    assert cgroup_limits(root, own)[0] == 4
 
 
 def test_control_groups_of_version_1(tmp_path: Path) -> None:
@@ -329,9 +332,9 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
         },
     )
     limits = cgroup_limits(root, own)
-    assert limits == Capacity(0.5, 1000)
-    assert num_cores(limits) == 1
+    assert limits == (0.5, 1000.0)
+    assert num_cores(limits[0]) == 1
     write(root, {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "memory/memory.limit_in_bytes": "9223372036854771712"})
     limits = cgroup_limits(root, own)
-    assert limits.cpus == 1 and limits.memory > 2**62
-    assert cgroup_limits(root, tmp_path / "missing") == Capacity()
+    assert limits[0] == 1 and limits[1] > 2**62
+    assert cgroup_limits(root, tmp_path / "missing") == (math.inf, math.inf)
