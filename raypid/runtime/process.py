@@ -1,9 +1,9 @@
-"""Roles in processes of this machine, by Python's own multiprocessing. Nothing here needs Ray.
+"""Roles in processes of this machine, by Python's own multiprocessing, on Linux and macOS. Nothing here needs Ray.
 
-A role's process is started afresh ("spawn"), and the script of the driver is not run again in it, as multiprocessing would do: the script needs no
-`if __name__ == "__main__"`, and cells of a notebook are no obstacle. What a script or a cell defines travels by value instead, as on Ray,
-by cloudpickle, which Gymnasium depends on. "fork" starts within milliseconds, but only a driver with one thread may be copied; "forkserver" starts
-each process from a clean one, and is no quicker than "spawn" for the first.
+By default a process starts afresh ("spawn"). multiprocessing would run the driver's script again in it, so that a script without
+`if __name__ == "__main__"` fails. Here it does not: what a script or a notebook's cell defines is sent by value, as on Ray, with cloudpickle, which
+Gymnasium depends on. "forkserver" copies an empty process, which is quicker from the second role on. "fork" copies the driver within milliseconds,
+with all that it has imported. That is safe only as long as the driver has one thread, and so not with torch.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def serve(
     """
     drivers.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # leave the call under way
-    if hasattr(os, "setsid"):
-        os.setsid()  # what environments start belongs to the role, and ends with it
-        os.nice(niceness)
+    os.setsid()  # what environments start belongs to the role, and ends with it
+    os.nice(niceness)
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     limit_threads(1)
     warnings.simplefilter("ignore", UserWarning)
