@@ -131,7 +131,7 @@ class ProcessFuture(LocalFuture[T_co]):
         self.handle = handle
         self.outcome: LocalFuture[T_co] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Value[object]], tuple[object]]:
         return Value, (resolve(self),)
 
     def result(self) -> T_co:
@@ -164,7 +164,7 @@ class ProcessHandle:
         with _without_script():
             self.process.start()
         theirs.close()
-        self._calls = deque[tuple[ProcessFuture[Any], ...]]()
+        self._calls = deque[tuple[ProcessFuture[object], ...]]()
         """The futures of each call that was not answered yet, in the order in which the answers come."""
         self.ready = ProcessFuture[None](self)
         self._send(factory, self.ready)
@@ -181,7 +181,7 @@ class ProcessHandle:
         self._send((method.__name__, args, kwargs), *parts)
         return parts
 
-    def _send(self, message: object, *futures: ProcessFuture[Any]) -> None:
+    def _send(self, message: object, *futures: ProcessFuture[object]) -> None:
         try:
             data = _dumps(message)
         except Exception as error:
@@ -206,9 +206,9 @@ class ProcessHandle:
             _settle(self._calls.popleft(), partial(Failed, WorkerLost(f"A role was lost: {how}.", how)))
 
 
-def _settle(futures: Sequence[ProcessFuture[Any]], answer: Callable[[], LocalFuture[Any]]) -> None:
+def _settle(futures: Sequence[ProcessFuture[object]], answer: Callable[[], LocalFuture[Any]]) -> None:
     """Give the futures of a call, one or one for each part, their outcomes."""
-    outcomes: list[LocalFuture[Any]]
+    outcomes: list[LocalFuture[object]]
     try:
         outcomes = [answer()] if len(futures) == 1 else [Value(part) for part in answer().result()]
     except Exception as error:
