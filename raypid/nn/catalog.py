@@ -208,16 +208,10 @@ def _mask_size(observed: list[SpaceLeaf], actions: tuple[ActionLeaf, ...]) -> in
         ConfigError: it is not one array with an element for each choice.
     """
     masks = [leaf for leaf in observed if leaf.keys[:1] == ("action_mask",)]
-    if not masks:
-        return 0
-    if len(masks[0].keys) > 1:
+    size, expected = sum(math.prod(leaf.shape) for leaf in masks), sum(action.mask_size for action in actions)
+    if masks and (len(masks[0].keys) > 1 or size != expected):
         raise ConfigError(
-            "action_mask must be one array, with an element for each choice of the actions in their order."
-        )
-    size, expected = math.prod(masks[0].shape), sum(action.mask_size for action in actions)
-    if size != expected:
-        raise ConfigError(
-            f"action_mask has {size} elements, the actions have {expected} choices: give one element for each choice."
+            f"action_mask must be one array with an element for each of the {expected} choices of the actions, in their order; it has {size}."
         )
     return size
 

@@ -13,7 +13,6 @@ import numpy as np
 from raypid.errors import UserError, reason, shown
 from raypid.nn.network_spec import Leaf, NetworkSpec
 from raypid.nn.pipeline import nest
-from raypid.plugins.registry import suggest
 from raypid.types import Array, Tree, to_numpy
 
 
@@ -27,7 +26,7 @@ class GivenObservation:
         self.paths = [leaf.path for leaf in self.leaves] + (["action_mask"] if self.mask_size else [])
 
     def read(self, obs: object) -> tuple[Tree, int, bool]:
-        """Return arrays [B, *] as a tree, B, and whether it is one observation (then B is 1) and no batch.
+        """Return arrays [B, *] of the environment's dtypes as a tree, B, and whether it is one observation (then B is 1) and no batch.
 
         Raises:
             UserError: a part is missing, has another shape or dtype, or a value that the environment's space has not; or the
@@ -42,10 +41,10 @@ class GivenObservation:
                 "or of each part an array with the same leading axis."
             )
         single, num = sizes[0] is None, 1 if sizes[0] is None else sizes[0]
-        if single:
-            arrays = {path: x[None] for path, x in arrays.items()}
         for leaf in self.leaves:
-            _check_values(leaf, arrays[leaf.path])
+            batch = arrays[leaf.path][None] if single else arrays[leaf.path]
+            _check_values(leaf, batch)
+            arrays[leaf.path] = batch.astype(leaf.dtype, copy=False)
         if self.mask_size:
             arrays["action_mask"] = self._mask(self._part(obs, "action_mask"), num, single)
         return nest(arrays), num, single
@@ -64,19 +63,11 @@ class GivenObservation:
         return part
 
     def _lacking(self, obs: object, path: str, names: list[str]) -> str:
-        near = suggest(path.rpartition("/")[2], names, 1)
-        hint = f" Is {near[0]!r} meant for it?" if near else ""
-        if _is_reset(obs):
-            hint = " This looks like (observation, info), as reset() returns it: give the first of the two."
-        elif isinstance(obs, list) and obs and isinstance(obs[0], Mapping):
-            hint = " A batch is one observation whose parts have a leading axis, not a list of observations."
         nothing = "it is empty" if isinstance(obs, Mapping) else f"it is {_kind(obs)}"
         given = f"it has {', '.join(map(repr, names))}" if names else nothing
-        return f"The observation lacks {path!r}: {given}. This policy takes {self._wanted()}.{hint}"
-
-    def _wanted(self) -> str:
         parts = [f"{leaf.path!r} of shape {leaf.shape}" for leaf in self.leaves]
-        return ", ".join(parts + ([f"'action_mask' of shape ({self.mask_size},)"] if self.mask_size else []))
+        wanted = ", ".join(parts + ([f"'action_mask' of shape ({self.mask_size},)"] if self.mask_size else []))
+        return f"The observation lacks {path!r}: {given}. This policy takes {wanted}."
 
     def _mask(self, given: object, num: int, single: bool) -> Array:
         """The action mask [B, *], with one element for each choice of the actions in their order."""
@@ -89,8 +80,10 @@ class GivenObservation:
         rows, begin = mask.reshape(num, self.mask_size).astype(bool), 0
         for choices in (n for leaf in self.actions for n in leaf.nvec):
             if not rows[:, begin : begin + choices].any(-1).all():
-                which = "" if choices == self.mask_size else f" of elements {begin} to {begin + choices - 1}"
-                raise UserError(f"The action_mask allows none{which}: at least one choice must be 1.")
+                last = begin + choices - 1
+                raise UserError(
+                    f"The action_mask allows none of elements {begin} to {last}: at least one choice must be 1."
+                )
             begin += choices
         return mask[None] if single else mask
 
@@ -104,16 +97,13 @@ def _array(leaf: Leaf, given: object) -> Array:
     name = f"observation {leaf.path!r}" if leaf.path else "observation"
     wanted = f"shape {leaf.shape}, or a batch of it, {leaf.dtype}"
     if _is_reset(given):
-        raise UserError(f"The {name} is a tuple (observation, info), as reset() returns it: give the first of the two.")
+        raise UserError(f"The {name} is {_kind(given)}: give the first of the two.")
     array = given if type(given) is np.ndarray else _as_array(name, given, wanted)
     kind = array.dtype.kind
     if kind not in "biuf":
         raise UserError(f"The {name} is {_kind(given)}; this policy takes {wanted}.")
     if array.shape != leaf.shape and array.shape[1:] != leaf.shape:
-        hint = ""
-        if len(leaf.shape) > 1 and sorted(array.shape[-len(leaf.shape) :]) == sorted(leaf.shape):
-            hint = " Its axes are in another order: np.moveaxis puts them right."
-        raise UserError(f"The {name} has shape {array.shape}; this policy takes {leaf.shape} or a batch of it.{hint}")
+        raise UserError(f"The {name} has shape {array.shape}; this policy takes {leaf.shape} or a batch of it.")
     if kind == "f" and np.dtype(leaf.dtype).kind != "f":
         raise UserError(
             f"The {name} has dtype {array.dtype}; this policy takes {_range(leaf)}: round it, or see whether it was scaled."
@@ -177,4 +167,6 @@ def _is_reset(given: object) -> bool:
 def _kind(given: object) -> str:
     if isinstance(given, np.ndarray):
         return f"an array of shape {given.shape}, {given.dtype}"
+    if _is_reset(given):
+        return "a tuple (observation, info), as reset() returns it"
     return shown(given) if given is None or isinstance(given, (str, bytes, int, float)) else f"a {type(given).__name__}"

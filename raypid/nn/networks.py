@@ -324,8 +324,7 @@ def check_network(spec: NetworkSpec) -> None:
     Raises:
         UserError: it cannot be built, or the algorithm cannot use it.
     """
-    with torch.random.fork_rng(devices=[]):
-        CustomNetwork(spec, np.random.default_rng(0))
+    build_module(spec, 0)
 
 
 def _describe(out: object) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from raypid.nn.network_spec import Leaf, PipelineSpec
 from raypid.ops.normalizer import Moments, scale_of, zero_moments
-from raypid.types import Array, ArrayT, Tensor, Tree, tree_map, tree_stack
+from raypid.types import Array, ArrayT, Tensor, Tree, tree_leaves, tree_map, tree_stack
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,11 +47,8 @@ class Inputs(InputsOf[Array]):
 
 
 def _get(obs: Tree, path: str) -> Array:
-    for key in path.split("/") if path else ():
-        assert not isinstance(obs, np.ndarray)
-        obs = obs[key]
-    assert isinstance(obs, np.ndarray)
-    return obs
+    leaves: dict[str, Array] = dict(tree_leaves(obs))
+    return leaves[path]
 
 
 class Pipeline:

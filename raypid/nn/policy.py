@@ -16,7 +16,7 @@ from raypid.nn.pipeline import nest
 from raypid.nn.user_model import ModelPolicy
 from raypid.plugins.registry import NETWORKS
 from raypid.storage.checkpoint import CheckpointError, find_policy, read_policy, refusing, write_policy
-from raypid.types import Array, Tree, Weights, matching, tree_leaves, tree_map
+from raypid.types import Array, Tree, Weights, matching, tree_map
 
 _POLICIES: dict[str, type[NetworkPolicy]] = {"actor_critic": ActorCriticPolicy, "actor": ActorPolicy, "q": QPolicy}
 
@@ -96,9 +96,6 @@ class DeployedPolicy:
                 by a batch of another size or by another thread.
         """
         batch, num, single = self._given.read(obs)
-        if self.policy.spec.head == "model":
-            # networks are behind a pipeline that converts; a model sees the arrays themselves
-            batch = _as_trained(batch, self.policy.spec)
         with self._lock:
             self._check_client(num)
             if self._first is None or len(self._first) != num:
@@ -136,12 +133,6 @@ class DeployedPolicy:
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _lock=threading.Lock())
-
-
-def _as_trained(obs: Tree, spec: NetworkSpec) -> Tree:
-    """Convert an observation to the dtypes that the environment has."""
-    dtypes = {leaf.path: leaf.dtype for leaf in spec.pipeline.leaves}
-    return nest({path: x.astype(dtypes.get(path, x.dtype), copy=False) for path, x in tree_leaves(obs)})
 
 
 def _scalar(x: Array) -> object:

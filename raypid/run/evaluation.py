@@ -17,12 +17,11 @@ from raypid.roles.evaluator import CONFIRM_EPISODES, Evaluation, Evaluator, Orde
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.roles.setup import WorkerSetup
-from raypid.runtime.handle import ArgumentLost, Future, places
+from raypid.runtime.handle import NICENESS, ArgumentLost, Future, places
 from raypid.runtime.supervisor import Call, Group, Losses
 from raypid.settings.config import Config
 from raypid.types import Weights
 
-NICENESS = 10
 LEAST_LIMIT_S, LIMIT = 3.0, 10
 """Evaluations whose times raypid chooses may take `LIMIT` times as long as an episode in each stream should, or `LEAST_LIMIT_S` seconds if that is
 longer: episodes of a greedy policy that is stuck may be far longer than those of training. More than CONFIRM_EPISODES may take longer."""

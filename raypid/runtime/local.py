@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NoReturn
 
-from raypid.runtime.handle import OTHER, A, B, Backend, F, Future, Handle, Place, T, T_co
+from raypid.runtime.handle import OTHER, A, ArgumentLost, B, Backend, F, Future, Handle, Place, T, T_co, WorkerLost
 
 
 class LocalFuture(Future[T_co]):
@@ -58,8 +58,16 @@ Resolve = Callable[[object], object]
 
 
 def resolve(x: object) -> object:
-    """The value of a future of this process; everything else as it is."""
-    return x.result() if isinstance(x, LocalFuture) else x
+    """The value of a future of this process that is an argument; everything else as it is.
+
+    Raises:
+        ArgumentLost: it should have come from a process that is gone.
+        Exception: what the future raises otherwise.
+    """
+    try:
+        return x.result() if isinstance(x, LocalFuture) else x
+    except WorkerLost as error:
+        raise ArgumentLost(str(error), error.how) from error
 
 
 def passed(future: Future[T]) -> Future[T]:
@@ -89,6 +97,13 @@ def bound(role: object, method: str) -> Callable[..., Any]:
     return method_of
 
 
+def build(factory: Callable[[], object], resolve: Resolve = resolve) -> object:
+    """Build a role; futures among the arguments of a functools.partial are resolved first."""
+    if isinstance(factory, partial):
+        factory = partial(factory.func, *map(resolve, factory.args), **factory.keywords)
+    return factory()
+
+
 class LocalHandle:
     """A role in this process. `resolve` fetches arguments, of the factory too, that are futures of another backend."""
 
@@ -96,9 +111,7 @@ class LocalHandle:
         self._resolve = resolve
         self.ready: LocalFuture[None] = Value(None)
         try:
-            if isinstance(factory, partial):
-                factory = partial(factory.func, *map(resolve, factory.args), **factory.keywords)
-            self.role = factory()
+            self.role = build(factory, resolve)
         except Exception as error:
             self.ready = Failed(error)
 
@@ -130,7 +143,7 @@ class LocalBackend(Backend):
 
     name = "local"
 
-    def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> LocalHandle:
+    def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> Handle:
         return LocalHandle(factory)
 
     def here(self, factory: Callable[[], object]) -> LocalHandle:

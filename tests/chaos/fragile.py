@@ -170,6 +170,11 @@ class Echo:
     def pid(self) -> int:
         return os.getpid()
 
+    def blas_threads(self) -> list[int]:
+        from threadpoolctl import threadpool_info
+
+        return sorted({info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"})
+
     def sleep(self, seconds: float) -> str:
         time.sleep(seconds)
         return "slept"

@@ -84,8 +84,8 @@ def test_nested_actions_keep_their_paths() -> None:
         (BOX, spaces.Tuple((TWO, spaces.Text(5))), ["Text", "'1'"]),
         (spaces.Sequence(BOX), TWO, ["Sequence"]),
         (spaces.Dict(action_mask=spaces.MultiBinary(2)), TWO, ["nothing but the action mask"]),
-        (spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX), TWO, ["3 elements", "2 choices"]),
-        (spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX), BOX, ["3 elements", "0 choices"]),
+        (spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX), TWO, ["2 choices", "it has 3"]),
+        (spaces.Dict(action_mask=spaces.MultiBinary(3), x=BOX), BOX, ["0 choices", "it has 3"]),
     ],
 )
 def test_refused_by_name(observation: Any, action: Any, names: list[str]) -> None:
