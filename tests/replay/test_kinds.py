@@ -97,7 +97,7 @@ def test_a_kind_of_ones_own_trains_in_shards(newest: type[Replay], ray_session: 
         assert any(agent.train()["learner_updates_total"] > 5 for _ in range(20))
         source: Any = agent.context.replay.source  # type: ignore[union-attr]
         for shard in source.buffers:
-            kind = ray_session.get(shard.actor.__ray_call__.remote(lambda role: type(role.role).__name__))
+            kind = ray_session.get(shard.actor.__ray_call__.remote(lambda role: type(role.role.buffer).__name__))
             assert kind == "Newest"
 
 
