@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from raypid.runtime.supervisor import GRACE_S, Losses, WorkerGroup
 from raypid.settings.config import Config
 from raypid.types import Weights
 
-NICENESS = 10
 LEAST_LIMIT_S, LIMIT = 3.0, 10
 """Evaluations whose times raypid chooses may take `LIMIT` times as long as an episode in each stream should, or `LEAST_LIMIT_S` seconds if that is
 longer: episodes of a greedy policy that is stuck may be far longer than those of training. More than CONFIRM_EPISODES may take longer."""
@@ -391,11 +389,9 @@ class InWorker(Remote):
 
 
 class PoliteEvaluator:
-    """The role of an evaluator whose process yields to training where the two share a core."""
+    """The role of an evaluator in a process of its own. The backend lets that yield to training where the two share a core."""
 
     def __init__(self, spec: RolloutSpec) -> None:
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)
         self.evaluator = Evaluator(spec)
 
     def evaluate(self, weights: Weights, order: Order) -> tuple[Evaluation, None]:

@@ -129,6 +129,8 @@ _MARKET = "ray.io/market-type"
 """Ray's label of nodes that a provider may take away."""
 LOOK_S = 2.0
 """Seconds between looks after Ray's own servers, while something is waited for."""
+_NICENESS: dict[str, int] = {"evaluator": 10}
+"""How far the processes of a kind of role yield to all others. An evaluator plays beside training, which it should not slow down."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOST = (
@@ -148,7 +150,9 @@ class _Role(LocalHandle):
     """The actor of a role: builds it from its factory and passes calls on. Each call raises what the factory raised: of an actor
     that fails to start, Ray would give the text and not the type."""
 
-    def __init__(self, factory: Callable[[], object] | list[ray.ObjectRef[Carried[Callable[[], object]]]]) -> None:
+    def __init__(self, factory: list[ray.ObjectRef[Carried[Callable[[], object]]]], niceness: int) -> None:
+        if hasattr(os, "nice"):  # before the factory is read, since that imports what the role needs
+            os.nice(niceness)
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
         self._is_busy, self._is_closing = True, False
@@ -157,16 +161,12 @@ class _Role(LocalHandle):
         ):  # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, self._on_sigterm)
-        if isinstance(factory, list):
-            try:
-                build = received(factory[0])
-            except Exception as error:
-                self.ready = Failed(on_this_node(error))
-                return
-        else:
-            build = factory
-        # arrays stay in Ray's store, so that the roles of a node share them
-        super().__init__(build, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
+        try:
+            build = received(factory[0])
+        except Exception as error:
+            self.ready = Failed(error)
+        else:  # arrays stay in Ray's store, so that the roles of a node share them
+            super().__init__(build, lambda x: ray.get(x) if isinstance(x, ray.ObjectRef) else x)
         if isinstance(self.ready, Failed) and parcel_now() is not None:
             self.ready = Failed(on_this_node(self.ready.error))
         self._is_busy = False
@@ -324,8 +324,7 @@ class RayBackend:
             self._start(address, num_cpus, num_gpus, without)
         self._is_client = client.is_connected()
         """Whether the cluster is reached through ray://. (Once it is gone, Ray says no.)"""
-        self._parcel = parcel_now() if code is None else packed(*code)
-        if code is not None and code[0].left_out:
+        if code is not None and packed(*code).code.left_out:
             self.notes.append(f"not sent to other nodes, being too large or unreadable: {', '.join(code[0].left_out)}")
 
     def _start(self, address: str | None, num_cpus: float | None, num_gpus: float | None, without: str) -> None:
@@ -470,7 +469,7 @@ class RayBackend:
         reserved = role.options(
             num_cpus=place.num_cpus, num_gpus=place.num_gpus, scheduling_strategy=self._where(place)
         )
-        handle = RayHandle(reserved.remote([ray.put(Carried(factory))] if self._parcel else factory), place)
+        handle = RayHandle(reserved.remote([ray.put(Carried(factory))], _NICENESS.get(place.kind, 0)), place)
         self._handles.append(handle)
         return handle
 

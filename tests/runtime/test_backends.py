@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from patience import wait_until
 
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import Place, WorkerLost
 from raypid.runtime.local import LocalBackend
 
 
@@ -158,8 +158,37 @@ def test_a_timeout_that_the_role_itself_raises_is_its_error(echo: Any) -> None:
 
 def test_what_cannot_be_unpickled_there_is_named(ray_backend: Any) -> None:
     handle = ray_backend.spawn(partial(fragile.Echo, fragile.Unreadable()))
-    with pytest.raises(RuntimeError, match="left_at_home"):
+    with pytest.raises(ModuleNotFoundError, match="left_at_home"):
         ray_backend.get(handle.submit(fragile.Echo.add, 1))
+
+
+class Nice:
+    """How nice the process was when this was read, built and called."""
+
+    def __init__(self, read: int = 0) -> None:
+        self.read, self.built = read, os.nice(0)
+
+    def __reduce__(self) -> Any:
+        return _read_nice, ()
+
+    def __call__(self) -> Nice:
+        return Nice(self.read)
+
+    def all(self) -> tuple[int, int, int]:
+        return self.read, self.built, os.nice(0)
+
+
+def _read_nice() -> Nice:
+    return Nice(os.nice(0))
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="processes have no niceness")
+def test_an_evaluator_yields_before_its_factory_is_read(ray_backend: Any) -> None:
+    """So does what it imports, which takes longer than to build it."""
+    evaluator, worker = (ray_backend.spawn(Nice(), Place(kind)) for kind in ("evaluator", "worker"))
+    (nice,) = {*ray_backend.get(evaluator.submit(Nice.all))}
+    (other,) = {*ray_backend.get(worker.submit(Nice.all))}
+    assert nice == min(19, other + 10)
 
 
 def test_a_role_here_takes_futures_from_there(ray_backend: Any) -> None:
