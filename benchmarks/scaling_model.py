@@ -26,6 +26,7 @@ from raypid.loops.loops import AsynchronousPlan, Context, asynchronous
 from raypid.loops.weights import ByReference
 from raypid.runtime.handle import places
 from raypid.runtime.ray import RayBackend, RayHandle, _Role, ray
+from raypid.runtime.ray_parcel import Carried
 from raypid.runtime.supervisor import Group, Losses
 from raypid.types import Report, Trajectory, Update, Weights, concat_trajectories
 
@@ -81,7 +82,7 @@ class Crowded(RayBackend):
     def spawn(self, factory: Callable[[], Any], *place: Any, **options: Any) -> Any:
         if self.crowd is None:
             actor = ray.remote(num_cpus=0, max_concurrency=600)(_Role)
-            self.crowd = [actor.remote(factory) for _ in range(NUM_ACTORS)]
+            self.crowd = [actor.remote([ray.put(Carried(factory))], 0) for _ in range(NUM_ACTORS)]
         self._spawned += 1
         return RayHandle(self.crowd[self._spawned % NUM_ACTORS])
 

@@ -73,7 +73,7 @@ LOOPS: dict[str, dict[str, Any]] = {
 
 ROLES = {
     "gcs_server": "gcs", "raylet": "raylet", "log_monitor.py": "log monitor", "monitor.py": "autoscaler", "dashboard.py": "api server",
-    "ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime env agent", "ray::PoliteEvaluator": "evaluator",
+    "ray::DashboardAgent": "dashboard agent", "ray::RuntimeEnvAgent": "runtime env agent", "ray::Evaluator": "evaluator",
     "ray::ReplayLearner": "learner", "ray::Replay": "shard", "ray::ParameterServer": "server", "ray::Rollout": "worker",
     "ray::Learner": "learner", "ray::IDLE": "idle",
 }  # fmt: skip

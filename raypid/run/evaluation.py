@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from raypid.roles.evaluator import CONFIRM_EPISODES, Evaluation, Evaluator, Orde
 from raypid.roles.learner import Learner
 from raypid.roles.rollout import Rollout
 from raypid.roles.setup import WorkerSetup
-from raypid.runtime.handle import NICENESS, ArgumentLost, Future, places
+from raypid.runtime.handle import ArgumentLost, Future, places
 from raypid.runtime.supervisor import Call, Group, Losses
 from raypid.settings.config import Config
 from raypid.types import Weights
@@ -356,18 +355,6 @@ class InWorker(Remote):
             self.context.workers.renew(call.indices[0])
 
 
-class PoliteEvaluator:
-    """The role of an evaluator whose process yields to training where the two share a core."""
-
-    def __init__(self, setup: WorkerSetup) -> None:
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)
-        self.evaluator = Evaluator(setup)
-
-    def evaluate(self, weights: Weights, order: Order) -> Evaluation:
-        return self.evaluator.play(weights, order)
-
-
 class Beside(Remote):
     """An evaluator in a process of its own, which plays one evaluation at a time. The first evaluation starts the process."""
 
@@ -384,13 +371,13 @@ class Beside(Remote):
             self.losses.errors, self.losses.tell = self.context.losses.errors, self.context.losses.tell
             self._group = Group(
                 self.context.backend,
-                lambda index, restarts: partial(PoliteEvaluator, self.setup),
+                lambda index, restarts: partial(Evaluator, self.setup),
                 self.places,
                 timeout_s=self.config.worker_timeout_s,
                 losses=self.losses,
                 describe=self.context.workers.describe,
             )
-        return self._group.ask(0, PoliteEvaluator.evaluate, self._weights, order, patience_s=patience_s)
+        return self._group.ask(0, Evaluator.play, self._weights, order, patience_s=patience_s)
 
     def _mend_weights(self) -> None:
         if not self.context.weights.mend(None):

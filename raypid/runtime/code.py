@@ -1,5 +1,8 @@
 """The user's own code, as it travels to the other nodes of a cluster, whatever disks these have.
 
+Ray ships folders too (`runtime_env`), but uploads local ones only at `ray.init`. That is too early, or somebody else's call: in a
+notebook where Ray is up already, in a trial of Ray Tune, and in a job that a cluster runs. So raypid sends the code itself, with each role.
+
 What this process finds on its path of modules, and no package manager has put there, is packed once: the script's folder, the
 current one of a command, a project, PYTHONPATH, the folder of `--env reacher.py:Reach`. Each node unpacks it once, and its
 roles have it first on their path, files beside the code included. Edited code has another digest and thus another folder.
@@ -27,7 +30,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import IO
 
-from raypid.errors import UserError
+from raypid.errors import UserError, reason
 from raypid.plugins import modules
 from raypid.storage.ownership import MARKER, is_run, run_folder_of
 
@@ -77,18 +80,17 @@ def pack() -> tuple[Code, bytes]:
     for number, folder in enumerate(folders):
         _find(folder, number, files, left_out)
     data = io.BytesIO()
-    digest = hashlib.sha256(repr([str(folder) for folder in folders]).encode())
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, (file, _) in sorted(files.items()):
             try:
+                name.encode()
                 content = file.read_bytes()
-            except OSError as error:
-                left_out.append(f"{file} ({error.strerror})")
+            except (OSError, UnicodeError) as error:
+                left_out.append(f"{str(file)!r} ({reason(error)})")
                 continue
-            digest.update(f"{name}\0{len(content)}\0".encode() + content)
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     code = Code(
-        digest.hexdigest()[:32],
+        hashlib.sha256(f"{list(map(str, folders))}".encode() + data.getbuffer()).hexdigest()[:32],
         tuple(map(str, folders)),
         tuple(map(str, path)),
         os.getcwd(),
@@ -160,11 +162,7 @@ def _size(file: Path, left_out: list[str]) -> int | None:
     """The bytes of a file, or None if it stays behind; `left_out` then says why, if that may matter."""
     try:
         about = file.stat()
-        str(file).encode()
     except OSError:  # a link that leads nowhere
-        return None
-    except UnicodeEncodeError:
-        left_out.append(f"{str(file)!r} (its name is no text)")
         return None
     if about.st_size > MOST_FILE and stat.S_ISREG(about.st_mode):
         left_out.append(f"{file} ({about.st_size / 2**20:,.0f} MB)")
@@ -248,24 +246,16 @@ def _unpacked(digest: str, data: Callable[[], bytes]) -> Path:
     """The folder with the code, unpacked by the first process that asks. What no process uses any more is removed."""
     base = _base()
     folder = base / digest
-    while True:
-        lock = _locked(base / f"{digest}.lock", shared=True)
-        if folder.is_dir():
-            _held.append(lock)
-            return folder
-        lock.close()
-        with _locked(base / f"{digest}.lock", shared=False):
-            if folder.is_dir():
-                continue
-            for other in base.glob("*.lock"):
-                if other.stem != digest:
-                    _remove_unused(other)
+    with _locked(base / "lock"):  # one process at a time looks, unpacks and removes
+        if not folder.is_dir():
+            for lock in base.glob("*.lock"):
+                _remove_unused(lock)
             beside = Path(tempfile.mkdtemp(dir=base, prefix=f"{digest}-"))
             with zipfile.ZipFile(io.BytesIO(data())) as archive:
                 archive.extractall(beside)
-            with contextlib.suppress(OSError):  # without locks another process may have been first
-                beside.rename(folder)
-            shutil.rmtree(beside, ignore_errors=True)
+            beside.rename(folder)
+        _held.append(_locked(base / f"{digest}.lock", shared=True))
+    return folder
 
 
 def _base() -> Path:
@@ -280,33 +270,25 @@ def _base() -> Path:
     return Path(tempfile.mkdtemp(prefix="raypid-code-"))
 
 
-def _locked(path: Path, *, shared: bool) -> IO[bytes]:
-    """Open a file and lock it, shared by all that use the code, or for the one that unpacks it."""
-    while True:
-        file = path.open("ab")
-        with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
-            import fcntl
+def _locked(path: Path, *, shared: bool = False) -> IO[bytes]:
+    """Open a file and lock it, shared by all that use the code, or for one process alone."""
+    file = path.open("ab")
+    with contextlib.suppress(ModuleNotFoundError):  # systems without flock have no protection
+        import fcntl
 
-            fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()  # it was removed meanwhile
+        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    return file
 
 
 def _remove_unused(path: Path) -> None:
     """Remove code that no process holds, and its lock."""
-    try:
+    with contextlib.suppress(BlockingIOError, ModuleNotFoundError), path.open("ab") as file:
         import fcntl
 
-        with path.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for folder in path.parent.glob(f"{path.stem}*"):
-                if folder.is_dir():
-                    shutil.rmtree(folder, ignore_errors=True)
-            path.unlink()
-    except (OSError, ModuleNotFoundError):
-        return
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for folder in path.parent.glob(f"{path.stem}*/"):
+            shutil.rmtree(folder, ignore_errors=True)
+        path.unlink()
 
 
 # -- which raypid, and where ---------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ BUSY_S = 2.0
 """Seconds in which a role that is to end comes to the end of its calls by itself."""
 ENDING_S = 6.0
 """Seconds in which it then closes: environments have CLOSING_S of them."""
-NICENESS = 10
-"""How much more than the driver an evaluator's process yields, so that training is not slowed where the two share a core."""
+NICENESS: dict[str, int] = {"evaluator": 10}
+"""How much more than the driver the process of a role yields, by its kind: an evaluator takes only what training leaves."""
 
 
 class WorkerLost(RuntimeError):

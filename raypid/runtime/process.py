@@ -159,8 +159,8 @@ class ProcessHandle:
 
     def __init__(self, factory: Callable[[], object], place: Place, context: Any) -> None:
         self.connection, theirs = context.Pipe()
-        niceness = NICENESS if place.kind == "evaluator" else 0
-        self.process = context.Process(target=serve, args=(theirs, self.connection, niceness))
+        given = theirs, self.connection, NICENESS.get(place.kind, 0)
+        self.process = context.Process(target=serve, args=given)
         with _without_script():
             self.process.start()
         theirs.close()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import platform
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -69,16 +67,15 @@ def _found_here() -> str:
 
 
 def _check_lets_in(address: str) -> None:
-    """Ask the cluster which Ray it is.
+    """Ask the cluster for its nodes. (Ray itself compares versions.)
 
     Raises:
-        UserError: it is another one, or asks for a token that this process lacks, or has no node on this machine.
+        UserError: it asks for a token that this process lacks, or has no node on this machine.
     """
     try:
         ensure_token_if_auth_enabled(create_token_if_missing=False)
         with _quiet():
             client = _RAYLET.GcsClient(address=address)
-            about = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=ANSWER_S) or b"{}")
             nodes = client.get_all_node_info(timeout=ANSWER_S).values()
     except ray.exceptions.AuthenticationError as error:
         has, mode = "the token here is another one", ""
@@ -99,13 +96,6 @@ def _check_lets_in(address: str) -> None:
         raise NotJoined(
             f"The Ray cluster at {address!r} could not be joined: {one_line(error).rstrip('.')}."
         ) from error
-    there = about.get("ray_version"), about.get("python_version")
-    here = ray.__version__, platform.python_version()
-    if there[0] is not None and there != here:
-        raise UserError(
-            f"The Ray cluster at {address!r} runs Ray {there[0]} on Python {there[1]}, this process Ray {here[0]} on Python {here[1]}: "
-            "both must be the same on all hosts."
-        )
     if nodes and not any(os.path.exists(node.raylet_socket_name) for node in nodes):  # Ray would look for a minute
         raise UserError(
             f"This machine is no node of the Ray cluster at {address!r}: `ray start --address {address}` makes it one (--num-cpus 0: without "

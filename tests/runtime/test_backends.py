@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from patience import wait_until
 
-from raypid.runtime.handle import WorkerLost
+from raypid.runtime.handle import Place, WorkerLost
 from raypid.runtime.local import LocalBackend
 from raypid.runtime.process import ProcessBackend
 
@@ -172,6 +172,35 @@ def test_a_role_here_takes_futures_from_there(remote_backend: Any) -> None:
     assert remote_backend.get(here.submit(fragile.Echo.add, there.submit(fragile.Echo.add, 3))) == 3
     assert remote_backend.get(here.submit(fragile.Echo.pid)) == os.getpid()
     assert remote_backend.get(remote_backend.put(here.submit(fragile.Echo.add, 1))) == 4
+
+
+class Nice:
+    """How nice the process was when this was read, built and called."""
+
+    def __init__(self, read: int = 0) -> None:
+        self.read, self.built = read, os.nice(0)
+
+    def __reduce__(self) -> Any:
+        return _read_nice, ()
+
+    def __call__(self) -> Nice:
+        return Nice(self.read)
+
+    def all(self) -> tuple[int, int, int]:
+        return self.read, self.built, os.nice(0)
+
+
+def _read_nice() -> Nice:
+    return Nice(os.nice(0))
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="processes have no niceness")
+def test_an_evaluator_yields_before_its_factory_is_read(ray_backend: Any) -> None:
+    """So does what it imports, which takes longer than to build it."""
+    evaluator, worker = (ray_backend.spawn(Nice(), Place(kind)) for kind in ("evaluator", "worker"))
+    (nice,) = {*ray_backend.get(evaluator.submit(Nice.all))}
+    (other,) = {*ray_backend.get(worker.submit(Nice.all))}
+    assert nice == min(19, other + 10)
 
 
 def test_shutdown_ends_its_actors_and_leaves_a_joined_ray(ray_session: Any) -> None:

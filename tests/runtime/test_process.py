@@ -19,7 +19,7 @@ from patience import wait_until
 
 from raypid.runtime.handle import NICENESS, ArgumentLost, Place, WorkerLost
 from raypid.runtime.process import ProcessBackend
-from raypid.runtime.supervisor import Losses, Group
+from raypid.runtime.supervisor import Group, Losses
 
 
 class Tally:
