@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from patience import wait_until
 
-from raypid.runtime.handle import NICENESS, ArgumentLost, Place, WorkerLost
+from raypid.runtime.handle import NICENESS, ArgumentLost, Place, WorkerLost, places
 from raypid.runtime.process import ProcessBackend
 from raypid.runtime.supervisor import Group, Losses
 
@@ -92,7 +92,7 @@ def test_processes_start_in_other_ways_too(start_method: Any) -> None:
 
 
 def test_an_evaluator_yields_and_nobody_imports_ray(backend: ProcessBackend) -> None:
-    for kind, niceness in (("worker", 0), ("evaluator", NICENESS)):
+    for kind, niceness in (("worker", 0), ("evaluator", NICENESS["evaluator"])):
         pid, nice, has_ray = backend.get(backend.spawn(Tally, Place(kind)).submit(Tally.about))  # type: ignore[arg-type]
         assert pid != os.getpid() and nice == os.nice(0) + niceness and not has_ray
 
@@ -195,7 +195,7 @@ def test_a_script_needs_no_guard_and_its_roles_end_with_it(end: str, tmp_path: P
 def test_a_supervised_role_comes_back_and_its_call_is_made_again(backend: ProcessBackend, tmp_path: Path) -> None:
     losses = Losses(3)
     roles = Group[int, str](
-        backend, lambda i, restarts: partial(Tally, i), 2, num_cpus=0, timeout_s=60.0, losses=losses
+        backend, lambda i, restarts: partial(Tally, i), places("worker", 2), timeout_s=60.0, losses=losses
     )
     assert roles.call_all(Tally.crash, tmp_path / "marker") == ["alive", "alive"]
     assert losses.counts["workers"] in (1, 2)  # both may have come upon no marker
