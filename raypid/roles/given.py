@@ -212,6 +212,11 @@ class Checks:
         check_whole(call, "the version of the weights", weights.version, 0)
         self._table = weights.table
 
+    def check_since(self, call: str, weights: object) -> None:
+        """Check the weights that others began with, if some are given."""
+        if weights is not None:
+            self.check_weights(call, weights)
+
     def check_fragment(self, call: str, fragment: object) -> None:
         """Check what a worker has collected, if something is given."""
         if fragment is not None or call != "Learner.observe":

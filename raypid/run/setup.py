@@ -45,7 +45,6 @@ _BY_HAND = {
     "save_replay": "call Replay.save when you want",
     "steps_per_iteration": "your loop has no iterations but those that it makes",
     "max_staleness": "compare the version of what a Rollout collected with that of Learner.weights, and drop what is too old",
-    "updates_per_call": "Learner.learn takes as many samples, and makes as many updates, as your loop gives it",
     "fragments_in_flight": "your loop decides how many calls of a Rollout it has under way",
 }
 """Settings that no role looks at -> what to do in a loop of one's own."""

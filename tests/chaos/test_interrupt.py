@@ -63,7 +63,7 @@ def test_the_second_one_ends_it_at_once(kind: tuple[Any, ...], start: Callable[.
     command.ctrl_c()
     done = command.finish()
     assert done.returncode == 130
-    assert done.stderr.endswith("raypid: stopped at once.\n") and "Traceback" not in done.stderr
+    assert done.stderr.endswith("raypid: stopped at once. Nothing was saved.\n") and "Traceback" not in done.stderr
     command.assert_nothing_left()
 
 

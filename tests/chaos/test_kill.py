@@ -24,6 +24,7 @@ from raypid.roles.rollout import Rollout
 from raypid.run.agent import Agent
 from raypid.run.doctor import diagnose, open_run
 from raypid.run.run import Run, RunOptions
+from raypid.runtime.handle import WorkerLost
 from raypid.runtime.supervisor import RolesFailed
 from raypid.storage import checkpoint
 
@@ -84,7 +85,7 @@ def test_a_replaced_worker_draws_other_numbers(ray_session: Any) -> None:
     with Agent("PPO", RAY) as agent:
         workers = agent.context.workers
         before = workers.call_all(Rollout.state_dict)
-        workers.recover(1, "a test", RuntimeError())
+        workers.lose(1, "a test", WorkerLost())
         after = workers.call_all(Rollout.state_dict)
     assert after[0] == before[0] and after[1] not in before
 

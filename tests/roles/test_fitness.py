@@ -325,7 +325,7 @@ def test_workers_of_a_group_and_their_successors_read_the_table(backend: str, re
             np.testing.assert_array_equal(roles.get(data).value, ours.value)
             assert again.episode_rewards == report.episode_rewards and again.size == 5
         if not restarts:
-            workers.recover(1, "collect()", WorkerLost("gone"))
+            workers.lose(1, "collect()", WorkerLost("gone"))
     workers.close()
     roles.shutdown()
 

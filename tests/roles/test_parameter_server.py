@@ -59,7 +59,7 @@ def test_the_newest_version_wins() -> None:
 
 
 def test_what_two_learners_have_changed_is_added_up() -> None:
-    server, first = ParameterServer(SPEC), weights(3)
+    server, first = ParameterServer(setup()), weights(3)
     assert server.push(first, since=first) == 3  # it had none
     one, other = (replace(first, version=3 + n, flat=first.flat + np.float32(n)) for n in (1, 2))
     assert server.push(other, since=first) == 5

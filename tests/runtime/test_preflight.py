@@ -34,7 +34,7 @@ BILLION = 10**9
         ([*PPO, "--num-workers", 100_000], ["100000 workers of 1 CPU need 100000 CPUs", "What fits: --num-workers", "--fit"]),
         ([*DQN, "--buffer-size", 10**12], ["--buffer-size 1000000000000 needs about"]),
         ([*DQN, "--buffer-size", 10**12, "--batch-size", 10**11], ["needs about"]),
-        ([*DQN, "--num-workers", 100_000, "--num-replay-shards", 100_000, "--batch-size", 100_000, "--buffer-size", 2_000_000], ["100000 workers"]),
+        ([*DQN, "--num-workers", 100_000, "--num-replay-shards", 100_000, "--batch-size", 100_000, "--buffer-size", 20_000_000], ["100000 workers"]),
         ([*ES, "--noise-table-size", 10**12], ["--noise-table-size 1000000000000 needs about"]),
         ([*ES, "--population", 10**12], ["--population 1000000000000 needs about"]),
         ([*ES, "--num-envs-per-worker", 10**8], ["num_envs_per_worker must be at most"]),
