@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import paced
 import pytest
 from patience import wait_until
 
 from raypid.loops import loops
 from raypid.loops.weights import ByReference
+from raypid.roles.learner import Learner
 from raypid.run.agent import Agent
 from raypid.runtime.handle import places
 from raypid.runtime.local import LocalBackend
@@ -266,3 +268,29 @@ def test_a_save_wastes_no_update_of_a_learner_elsewhere(ray_session: Any, tmp_pa
         loop = agent._loop
         agent.save(tmp_path)
         assert agent._loop is loop  # with the update under way, and what waits
+
+
+@pytest.mark.ci_slow
+@pytest.mark.parametrize("num_learners", [0, 2])
+def test_rewards_are_scaled_by_each_streams_whole_past_however_its_fragments_are_dealt_out(
+    num_learners: int, ray_session: Any
+) -> None:
+    """Episodes of ten steps with reward 1, so what every stream has returned is known. An update takes two fragments of each."""
+    settings = {
+        "env": "fragile:Fragile", "num_workers": 2, "num_cpus_per_worker": 0.1, "num_learners": num_learners, "seed": 0,
+        "num_envs_per_worker": 2, "fragment_length": 7, "batch_size": 14, "fragments_per_update": 4, "fragments_in_flight": 2,
+        "normalize_rewards": True, "evaluation_interval": 0,
+    }  # fmt: skip
+    with Agent("IMPALA", settings) as agent:
+        for _ in range(4):
+            agent.train()
+        state, gamma = agent.ask_learner(Learner.state_dict)["return_scaler"], agent.config.gamma
+    episode = np.cumsum(gamma ** np.arange(10))
+    found = [
+        episode[: carried + 1] for carried in np.abs(state["carry"][:, None] - episode).argmin(1)
+    ]  # those under way
+    np.testing.assert_allclose(state["carry"], [stream[-1] for stream in found])
+    whole, rest = divmod(int(state["count"]) - sum(map(len, found)), 10)
+    returns = np.concatenate([*found, *[episode] * whole])
+    assert rest == 0 and whole > 0
+    np.testing.assert_allclose([state["mean"][0], state["m2"][0]], [returns.mean(), returns.var() * len(returns)])
