@@ -1,7 +1,11 @@
-"""A process beside the driver that ends what outlives it. It is run as a script, imports nothing of raypid, and needs /proc.
+"""A process beside the driver that does what is to be done after its end. It is run as a script and imports nothing of raypid.
 
-Where the driver is killed, Ray's own processes end by themselves, but two of its agents only after a minute: they want to tell Ray's server,
-which is gone by then. What environments have started, nobody would end at all.
+With a Ray of the driver's own, it ends what outlives the driver (this needs /proc). Where the driver is killed, Ray's own processes end by
+themselves, but two of its agents only after a minute: they want to tell Ray's server, which is gone by then. What environments have
+started, nobody would end at all.
+
+On a node of a cluster, it says why the driver has ended, if Ray on this machine ended first. Where that happens while the driver waits
+for a call, Ray ends the driver at once and without a word: nothing that runs in the driver can save, or be sure to say anything.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterable
@@ -20,6 +25,7 @@ MARK = "RAYPID_STARTED_BY"
 POLL_S = 0.5
 ENDING_S = 3.0
 """Seconds in which what a killed driver leaves may end by itself."""
+CONNECT_S = 1.0
 QUIET_S = 2.0
 """So long nothing may have been left: a process that starts another one when it is ended would go on."""
 
@@ -67,12 +73,26 @@ def end(pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None:
             os.kill(pid, by)
 
 
+def tell_of_raylet(host: str, port: str) -> None:
+    """Say so if no process listens any more where Ray did."""
+    try:
+        with suppress(TimeoutError):
+            socket.create_connection((host, int(port)), CONNECT_S).close()
+    except OSError:
+        print(
+            f"raypid: Ray on this machine ({host}) has ended, and has ended this process with it: what was learnt since the newest "
+            "checkpoint is lost. Start Ray here again, or go on elsewhere: raypid train --resume goes on from that checkpoint.",
+            file=sys.stderr,
+        )
+
+
 def main() -> None:
     """End what one of Ray's processes leaves when it ends, and all that is left when the driver has ended.
 
-    If stdin ends and the driver has not, its Ray was stopped: end what is left of that, and this process.
+    If stdin ends and the driver has not, its Ray was stopped: end what is left of that, and this process. With the address of a raylet
+    that is not the driver's, nothing is ended, but said.
     """
-    driver, mark = int(sys.argv[1]), sys.argv[2]
+    driver, mark, raylet = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGTSTP"):  # sent to all; only the driver's end counts here
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     known, stopped = set[int](), False
@@ -82,6 +102,8 @@ def main() -> None:
             end(left("", known - living))
         known = living
         stopped = bool(select.select([sys.stdin], [], [], POLL_S)[0])
+    if raylet:
+        return tell_of_raylet(*raylet)
     if os.getppid() == driver:
         end(left(mark, known))
         return

@@ -1,138 +1,50 @@
-"""Which nodes of a cluster answer, found out by knocking at their doors, and what is said of one that does not.
+"""How the end of one of Ray's servers is noticed within 2 s, and how messages name roles.
 
-Ray itself notices a killed node after 15 to 30 seconds, and one that is cut off when its settings say so. Until then it lets calls
-wait that nobody will answer. A node's raylet is a gRPC server, and whoever connects to such a server is greeted at once (RFC 9113,
-section 3.4). So a node is lost if it refuses a connection twice, or has greeted nobody for SILENT_S seconds. That a connection is
-accepted says nothing: the kernel accepts it for a process that is stopped. Nor does a greeting say whose it is: a node that is started
-again may have the address and port of the one before, so whoever is told of an answer has to ask Ray.
+Ray itself notices a killed node after 15 to 30 s, and until then lets calls wait that nobody will answer. A run that loses a node every
+minute would stand still for a third of the time. The system closes the connections of a process that ends, so a connection to each
+node's raylet tells at once. A node that is cut off closes nothing. Ray gives it up after about 65 s, by its own health check, and ends
+what still runs there; raypid leaves that to Ray, since a node is seldom cut off, and may come back before.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
-import ssl
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal
 
 from raypid.runtime.handle import KIND_NAMES, Place
-from raypid.settings.address import GREETING
 
-NodeState = Literal["answers", "refuses", "quiet", "silent"]
-"""A node that is quiet has not answered for QUIET_S seconds; it is not lost yet."""
-
-KNOCK_S = 1.0
-"""Seconds between two knocks, and how long one waits for an answer."""
-SILENT_S = 45.0
-"""Seconds without an answer after which a node is lost. Ray's own patience is 15 to 30 s; a machine that swaps may need as long."""
-QUIET_S = 10.0
-"""Seconds without an answer after which the user is told."""
-_REFUSALS = 2
-"""Knocks in a row that are refused: then no process is there. One may be an accident."""
-
-
-def knock(host: str, port: int, timeout_s: float = KNOCK_S) -> NodeState:
-    """Connect to a gRPC server and wait for its greeting; with RAY_USE_TLS only for its part of the handshake."""
-    try:
-        with socket.create_connection((host, port), timeout_s) as door:
-            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-                return _handshake(door)
-            door.sendall(GREETING)
-            return "answers" if door.recv(64) else "refuses"
-    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
-        return "refuses"
-    except OSError:
-        return "silent"
-
-
-def _handshake(door: socket.socket) -> NodeState:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is told, nothing is believed
-    with contextlib.suppress(ssl.SSLError):  # it wants a certificate of ours
-        context.wrap_socket(door).close()
-    return "answers"
+CONNECT_S = 1.0
+"""Seconds that a connection may take."""
 
 
 class Line:
-    """A connection to a gRPC server that is kept open, and so tells within microseconds whether its process has ended."""
+    """A connection to one of Ray's servers that is kept open, and so tells whether its process has ended."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address = host, port
-        self._open()
-
-    def _open(self) -> None:
-        self._line = socket.create_connection(self.address, KNOCK_S)
-        self._line.setblocking(False)
+        self._line: socket.socket | None = None
 
     def has_ended(self) -> bool:
-        try:
-            if self._line.recv(4096):  # its greeting
+        """Whether no process listens there any more. Connects where that is necessary: at first, and after the server has closed a
+        connection on which nothing is said."""
+        if self._line is not None:
+            try:
+                if self._line.recv(4096):  # its greeting
+                    return False
+            except BlockingIOError:
                 return False
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        if knock(*self.address) == "refuses":
+            except OSError:
+                pass
+        self._line = None
+        try:
+            self._line = socket.create_connection(self.address, CONNECT_S)
+            self._line.setblocking(False)
+        except ConnectionRefusedError:
             return True
-        with contextlib.suppress(OSError):  # as long as it does not answer, there is none
-            self._open()  # it had enough of a client that says nothing
+        except OSError:  # it does not answer, which is no end
+            pass
         return False
-
-
-class Watch:
-    """Knocks at doors once a second, each in a thread of its own, and calls `changed` where one stops or starts to answer. One more
-    thread calls `look` once a second, which may wait."""
-
-    def __init__(self, changed: Callable[[str, NodeState], None], look: Callable[[], None] = lambda: None) -> None:
-        self.look = look
-        self.changed = changed
-        """Called from a thread, with a name and "quiet", "silent", "refuses", or "answers" if it answers again."""
-        self._doors: set[str] = set()
-        self._over = threading.Event()
-        threading.Thread(target=self._look, daemon=True, name="watch").start()
-
-    def _look(self) -> None:
-        while not self._over.wait(KNOCK_S):
-            with contextlib.suppress(Exception):  # there is no answer; the door of the head tells
-                self.look()
-
-    def add(self, name: str, host: str, port: int) -> None:
-        """Watch this door from now on."""
-        if name not in self._doors and not self._over.is_set():
-            self._doors.add(name)
-            door = (name, host, port)
-            threading.Thread(target=self._knock, args=door, daemon=True, name=f"watch {host}:{port}").start()
-
-    def drop(self, name: str) -> None:
-        """Watch this door no longer; its thread ends with its next knock."""
-        self._doors.discard(name)
-
-    def close(self) -> None:
-        """End all threads, without waiting for them."""
-        self._over.set()
-
-    def _knock(self, name: str, host: str, port: int) -> None:
-        known: NodeState = "answers"
-        answered, refused = time.monotonic(), 0
-        while not self._over.wait(KNOCK_S) and name in self._doors:
-            state = knock(host, port)
-            now = time.monotonic()
-            refused = refused + 1 if state == "refuses" else 0
-            if state == "answers":
-                answered = now
-            elif now - answered >= SILENT_S:
-                state = "silent"
-            elif now - answered >= QUIET_S and not refused and known != "refuses":
-                state = "quiet"
-            elif refused < _REFUSALS:
-                continue
-            if state != known and name in self._doors and not self._over.is_set():
-                known = state
-                self.changed(name, state)
 
 
 def roles_text(places: Sequence[Place]) -> str:

@@ -15,9 +15,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,7 +24,6 @@ from typing import Any
 
 from raypid.errors import UserError, one_line
 from raypid.phases import phase
-from raypid.runtime import witness
 from raypid.runtime.code import pack, raypid_here
 from raypid.runtime.handle import (
     BUSY_S,
@@ -34,6 +32,7 @@ from raypid.runtime.handle import (
     A,
     ArgumentLost,
     B,
+    Backend,
     ClusterLost,
     F,
     Future,
@@ -45,11 +44,11 @@ from raypid.runtime.handle import (
     WorkerLost,
 )
 from raypid.runtime.local import Failed, LocalFuture, LocalHandle, resolve
-from raypid.runtime.nodes import KNOCK_S, QUIET_S, SILENT_S, Line, NodeState, Watch, knock
+from raypid.runtime.nodes import Line
 from raypid.runtime.plan import Node
 from raypid.runtime.resources import limit_threads
-from raypid.runtime.sessions import Session, beside
-from raypid.settings.address import chosen, from_environment
+from raypid.runtime.sessions import Session, start_guard
+from raypid.settings.address import check_answers, chosen, from_environment
 from raypid.storage.ownership import outside_of_runs
 
 # Ray reads these when it is imported and when its processes start. A user's own settings win.
@@ -92,15 +91,13 @@ with warnings.catch_warnings():
     from raypid.runtime.ray_parcel import Carried, on_this_node, packed, parcel_now, received, sends_code
     from raypid.runtime.ray_reservation import RESERVE_S, Reservation
 
-_HEAD = "head"
 _CLIENT_GONE = "The Ray cluster is gone: its head, reached through ray://, does not answer."
-_STATES: dict[NodeState, str] = {"refuses": "its Ray has ended", "silent": "it does not answer"}
 _WORD_S = 30.0
 """Seconds within which Ray notices that a node was killed."""
-_SURE_S = 10.0
-"""Seconds after which a lost node that answers again counts as back. By then Ray would list another node that was started in its place."""
-_LEAVE_S = 3.0
-"""Seconds for Ray to take leave of a cluster that is gone."""
+_SILENT_S = 45.0
+"""Seconds without an answer after which the head is gone. After 60 s Ray would end this process, and nothing could be saved."""
+_ANSWER_S = 3.0
+"""Seconds for Ray to take leave of a cluster that is gone, or to answer a look."""
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
 
@@ -127,8 +124,8 @@ if hasattr(os, "register_at_fork"):
 
 _MARKET = "ray.io/market-type"
 """Ray's label of nodes that a provider may take away."""
-LOOK_S = 2.0
-"""Seconds between looks after Ray's own servers, while something is waited for."""
+LOOK_S = 1.0
+"""Seconds between looks after Ray's servers and nodes."""
 _NICENESS: dict[str, int] = {"evaluator": 10}
 """How far the processes of a kind of role yield to all others. An evaluator plays beside training, which it should not slow down."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -251,27 +248,7 @@ def _through_client() -> Iterator[None]:
         raise
 
 
-@dataclass(slots=True)
-class _Known:
-    """The state of a node, or of the head, as far as it is known. Times are of time.monotonic()."""
-
-    listed: int = 0
-    """At which look Ray has listed it first."""
-    watched: bool = False
-    """Whether a role is, or was, there."""
-    quiet: bool = False
-    """Whether the user was told that it does not answer."""
-    lost: NodeState | None = None
-    """How, once it is lost: "refuses" or "silent"."""
-    over: bool = False
-    """Whether it is gone for good. Nobody knocks there any more: another node may have the address and port."""
-    back: float = math.inf
-    """When it has answered again since it was lost."""
-    suspected: float = -math.inf
-    """When a role has died there, and only Ray can say whether the node is lost."""
-
-
-class RayBackend:
+class RayBackend(Backend):
     """Uses the cluster at `address`, or the Ray that this process runs already, or starts Ray here.
 
     In an actor that has a placement group, as a trial of Ray Tune has, roles take what is reserved there and nothing else.
@@ -295,25 +272,31 @@ class RayBackend:
         self._owns = not ray.is_initialized()
         self._group: PlacementGroup | None = None if self._owns else get_current_placement_group()
         self._reserved = Reservation()
-        self._watch: Watch | None = None
         self._lines: dict[str, Line] = {}
-        """To Ray on this machine: a call that needs it once it has ended would end this process without a word."""
-        self._witness: subprocess.Popen[bytes] | None = None
-        """Says so if that happens in the midst of a call."""
+        """A message -> the connection to Ray on this machine, or to the head, whose end it tells. A call that needs Ray on this machine
+        once it has ended would end this process without a word."""
+        self._end_guard: Callable[[], object] = bool
+        """Ends the process that says so if that happens in the midst of a call."""
+        self._is_over = False
+        """Whether nodes need not be watched any more."""
+        self._wake = threading.Event()
+        """Set to have them looked at now."""
         self._nodes: list[dict[str, Any]] = []
         """All nodes, as Ray's head listed them last. Only a thread asks it, since it may be gone."""
-        self._known: defaultdict[str, _Known] = defaultdict(_Known)
-        """By a node's id, or _HEAD."""
-        self._num_looks = 0
-        self._remarks: list[str] = []
+        self._heard = math.inf
+        """When the newest look began that it has answered, by time.monotonic()."""
+        self._raylets: dict[str, Line] = {}
+        """Node -> the connection to its raylet, where a role is."""
+        self._lost: set[str] = set()
+        """Nodes that are lost for good: what is started again on a machine is another node."""
         self._lost_with: dict[str, str] = {}
         """Actor -> which node it was lost with, as a clause."""
         self._news: list[LostNode] = []
-        self._changing = threading.Lock()
-        """Held where a node is added to both, or the news are taken: a node is told of once, and before its roles are seen to be dead."""
+        """A node comes here once, and before its roles are seen to be dead."""
+        self._suspected: dict[str, float] = {}
+        """Node -> when a role has died there, and only Ray can say whether the node is lost."""
         self._gone = ""
         """Why there is no cluster any more, once it is gone."""
-        self._address = self._here = ""
         self.notes: list[str] = []
         """Remarks for the user on how the cluster was joined."""
         if self._owns:
@@ -338,25 +321,22 @@ class RayBackend:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
         if address is None:
             options |= {"include_dashboard": False, "num_cpus": num_cpus, "num_gpus": num_gpus}
-        doing = "starting Ray" if address is None else "joining Ray"
-        session = Session() if address is None else None
+        doing, session = "starting Ray" if address is None else "joining Ray", Session()
         with (
             phase(doing, doing if address is None else f"joining Ray at {address}"),
-            _environment_of_children({} if session is None else session.variables),
+            _environment_of_children(session.variables),
             outside_of_runs(),
         ):
             try:
-                if session is not None:
+                if address is None:
                     session.watch()
                 with _signals_wait():
                     started: Any = ray.init("local" if address is None else address, **options)
-                if session is not None:
+                if address is None:
                     session.begin(Path(started.address_info["session_dir"]))
                     self._session = session
-                    (node,) = ray.nodes()
-                    self._lines["raylet"] = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
-                    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-                    self._lines["gcs_server"] = Line(host.strip("[]"), int(port))
+                    ended = "Ray's {} was ended from outside, and nothing on Ray answers without it."
+                    self._connect(ended.format("raylet"), ended.format("gcs_server"))
             except KeyboardInterrupt:
                 ray.shutdown()
                 raise
@@ -369,7 +349,7 @@ class RayBackend:
                     ) from error
                 raise UserError(f"The Ray cluster at {address!r} could not be joined: {said.rstrip('.')}.") from error
             finally:
-                if session is not None and self._session is None:
+                if self._session is None:
                     session.close()
 
     @property
@@ -399,7 +379,7 @@ class RayBackend:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the living nodes, or the bundles of the placement group, with what is free there."""
-        here = ray.get_runtime_context().get_node_id()
+        here = self._own_node()
         alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         hosts = Counter(node["NodeManagerAddress"] for node in alive.values())
 
@@ -426,7 +406,7 @@ class RayBackend:
         """
         if self.is_shared:
             self._reserved.make(places, wait_s)
-        if self._session is None and self._watch is None:
+        if self._session is None and not self._nodes:
             self._begin_watch()
 
     def nodes_of(self, places: Iterable[Place]) -> list[str]:
@@ -434,42 +414,33 @@ class RayBackend:
         return [self._reserved.node_of(place) for place in places]
 
     def _begin_watch(self) -> None:
-        """Watch the head and Ray on this machine; nodes follow once roles are there."""
-        context, this = ray.get_runtime_context(), weakref.ref(self)
-
-        def tell(name: str, state: NodeState) -> None:
-            if (backend := this()) is not None:
-                backend._changed(name, state)
-
-        def look() -> None:
-            if (backend := this()) is not None:
-                backend._look()
-
+        """Watch the head, Ray on this machine, and the nodes where roles are."""
         self._look()
-        self._watch = Watch(tell, look)
-        weakref.finalize(self, self._watch.close)  # an agent that was never closed
+        threading.Thread(target=_looks, args=(weakref.ref(self), self._wake), daemon=True, name="watch").start()
         if self._is_client:
             self.notes.append("through ray:// a node that is lost is noticed when Ray says so, 15 to 30 s later")
             return
-        self._address, self._here = context.gcs_address, context.get_node_id()
-        host, _, port = self._address.rpartition(":")
-        self._watch.add(_HEAD, host.strip("[]"), int(port))
-        for node in self._nodes:
-            if node["NodeID"] == self._here:
-                self._known[self._here].watched = True
-                self._watch.add(self._here, node["NodeManagerAddress"], node["NodeManagerPort"])
-                self._lines["raylet"] = Line(node["NodeManagerAddress"], node["NodeManagerPort"])
-                if self._group is None:  # a trial's words would come to a log of Ray's
-                    self._witness = beside(witness.__file__, node["NodeManagerAddress"], str(node["NodeManagerPort"]))
-        if self._witness is not None:
-            weakref.finalize(self, _end, self._witness)
+        self._connect(self._cluster_gone("Ray on this machine has ended"), self._cluster_gone("its head has ended"))
+        if self._group is None:  # a trial's words would come to a log of Ray's
+            raylet, _ = self._lines.values()
+            if (process := start_guard("", *map(str, raylet.address))) is not None:
+                self._end_guard = weakref.finalize(self, _end, process)
+
+    def _cluster_gone(self, why: str) -> str:
+        return f"The Ray cluster at {ray.get_runtime_context().gcs_address} is gone: {why}."
+
+    def _connect(self, raylet_ended: str, head_ended: str) -> None:
+        """Keep connections to Ray on this machine and to the head; what to say if they end."""
+        here = next(node for node in ray.nodes() if node["NodeID"] == self._own_node())
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        self._lines = {raylet_ended: Line(*_door(here)), head_ended: Line(host.strip("[]"), int(port))}
 
     def spawn(self, factory: Callable[[], object], place: Place = OTHER) -> RayHandle:
         role = _actor_class(_role_name(factory))
         reserved = role.options(
             num_cpus=place.num_cpus, num_gpus=place.num_gpus, scheduling_strategy=self._where(place)
         )
-        handle = RayHandle(reserved.remote([ray.put(Carried(factory))], _NICENESS.get(place.kind, 0)), place)
+        handle = RayHandle(reserved.remote([self.put(Carried(factory))], _NICENESS.get(place.kind, 0)), place)
         self._handles.append(handle)
         return handle
 
@@ -482,8 +453,8 @@ class RayBackend:
             return NodeAffinitySchedulingStrategy(place.node, soft=False)
         if self._group is not None:
             return PlacementGroupSchedulingStrategy(self._group)
-        # Ray would place it on a node that is cut off as well
-        cut_off = any(not known.over for known in self._lost().values())
+        # Ray would also place it on a node whose loss it has not noticed yet
+        cut_off = any(node["Alive"] and node["NodeID"] in self._lost for node in self._nodes)
         return NodeAffinitySchedulingStrategy(self._own_node(), soft=False) if cut_off else "SPREAD"
 
     def _own_node(self) -> str:
@@ -491,40 +462,23 @@ class RayBackend:
 
     def _is_alive(self, node: str) -> bool:
         self._check()  # without its server Ray would wait for a minute, and then end this process
-        nodes = ray.nodes() if self._watch is None else self._nodes
-        return not self._known[node].lost and any(n["NodeID"] == node and n["Alive"] for n in nodes)
+        return node not in self._lost and any(n["NodeID"] == node and n["Alive"] for n in self._nodes or ray.nodes())
 
     def _look(self) -> None:
-        """Ask Ray's head which nodes there are, and where what is reserved is. Waits where the head is gone: for a thread."""
+        """Ask Ray's head which nodes there are, and where what is reserved is; find lost nodes. Waits where the head is gone: for a thread."""
+        began = time.monotonic()
         try:
             self._nodes = ray.nodes()
         except ConnectionError:
             if self._is_client:
                 self._gone = _CLIENT_GONE
             raise
-        self._num_looks += 1
-        doors: dict[tuple[str, int], list[str]] = {}
-        for node in self._nodes:
-            known = self._known[node["NodeID"]]
-            known.listed = known.listed or self._num_looks
-            if node["Alive"]:
-                doors.setdefault(_door(node), []).append(node["NodeID"])
-        at_its_door = {id: there for there in doors.values() for id in there}
-        for id, known in list(self._known.items()) if doors else ():
-            if not known.watched or known.over or id == self._here:
-                continue
-            if not (there := at_its_door.get(id)):
-                self._give_up(id, "refuses")
-            elif any(self._known[other].listed > known.listed for other in there):
-                self._give_up(id, "silent")
-            elif time.monotonic() - known.back > _SURE_S:
-                with self._changing:
-                    known.lost, known.back = None, math.inf
         self._reserved.look()
-
-    def _lost(self) -> dict[str, _Known]:
-        """The nodes that are lost, by id."""
-        return {id: known for id, known in list(self._known.items()) if known.lost}
+        used = {self._where_is(handle) for handle in list(self._handles)}
+        for node in self._nodes:
+            if node["NodeID"] in used - self._lost:
+                self._lose_if_gone(node)
+        self._heard = began
 
     # -- nodes that come and go ----------------------------------------------------------------------------------------
 
@@ -532,123 +486,59 @@ class RayBackend:
         if self._gone:
             return False
         if self._reserved.holds(place):
-            if self._watch is None:
-                self._reserved.look()
             if not (node := self._reserved.node_of(place)):
                 self._reserved.unpin(place)
-            elif self._known[node].lost == "silent":
-                node = self._reserved.moved(place, self._lost())
-            elif not self._known[node].lost:
-                self._reserved.stay(place)
             return bool(node) and self._is_alive(node)
         return place.kind != "server" or not place.node or self._is_alive(place.node)
 
     def lost_nodes(self, suspect: Handle | None = None) -> list[LostNode]:
-        if self._watch is None:
+        self._check()
+        if not self._nodes:
             return []
-        if self._gone:
-            raise ClusterLost(self._gone)
-        self._watch_all(self._watch)
+        for handle in self._handles:  # of a role without a reservation the node becomes known here
+            self.node_of(handle, 0.0)
         if isinstance(suspect, RayHandle):
             self._suspect(self._where_is(suspect))
-        with self._changing:
-            news, self._news = self._news, []
-        return news
-
-    def remarks(self) -> list[str]:
-        return [self._remarks.pop(0) for _ in range(len(self._remarks))]
+        return [self._news.pop(0) for _ in range(len(self._news))]
 
     def is_lost(self, future: object) -> bool:
-        if not (lost := self._lost()) or not isinstance(future, ray.ObjectRef) or self._is_client:
+        if not self._lost or not isinstance(future, ray.ObjectRef) or self._is_client:
             return False
         found = get_local_object_locations([future]).get(future, {}).get("node_ids") or []
-        return bool(found) and all(node in lost for node in found)
-
-    def _watch_all(self, watch: Watch) -> None:
-        """Watch the head and each node where a role is. (A role without a reservation is known to be somewhere once it is built.)"""
-        unknown = [handle for handle in self._handles if not handle.node]
-        if unknown:
-            ready, _ = ray.wait([handle.ready for handle in unknown], num_returns=len(unknown), timeout=0)
-            for handle in unknown:
-                if handle.ready in ready:
-                    self.node_of(handle, 0.0)
-        used = {self._where_is(handle) for handle in self._handles}
-        for node in self._nodes:
-            id = node["NodeID"]
-            if id in used and not self._known[id].watched:
-                self._known[id].watched = True
-                if not self._is_client:
-                    watch.add(id, node["NodeManagerAddress"], node["NodeManagerPort"])
+        return bool(found) and self._lost.issuperset(found)
 
     def _suspect(self, name: str) -> None:
-        """Look at once whether a node is still there: when it ends in an orderly way, Ray's notice of each role comes first."""
-        node = next((node for node in self._nodes if node["NodeID"] == name), None)
-        if node is None or self._known[name].lost or name == self._here:
-            return
-        if self._is_client:
-            self._wait_for_word(name)
-        elif not node["Alive"] or knock(node["NodeManagerAddress"], node["NodeManagerPort"]) == "refuses":
-            self._changed(name, "refuses")
+        """Look at once whether a node is lost where a role has died: Ray's notice of the role may come first.
 
-    def _wait_for_word(self, name: str) -> None:
-        """A client cannot look at a node where a role has died, and Ray takes a while to notice that it is lost. If another one dies
-        there meanwhile, wait for what Ray says: what is built there until then dies too, and would count for max_restarts."""
-        known, now = self._known[name], time.monotonic()
-        if now - known.suspected > _WORD_S:
-            known.suspected = now
-            return
-        while time.monotonic() - known.suspected < _WORD_S and not known.lost:
-            time.sleep(0.1)
+        A client cannot look at a node itself, and Ray takes a while to notice that it was killed. If another role dies there meanwhile,
+        wait for what Ray says: what is built there until then dies too, and would count for max_restarts.
+        """
+        asked = time.monotonic()
+        is_again = self._is_client and asked - self._suspected.get(name, -math.inf) < _WORD_S
+        until = self._suspected[name] + _WORD_S if is_again else asked + _ANSWER_S
+        if not is_again:
+            self._suspected[name] = asked
+        self._wake.set()
+        while name not in self._lost and time.monotonic() < until and (is_again or self._heard < asked):
+            time.sleep(0.01)
 
-    def _changed(self, node: str, state: NodeState) -> None:
-        """A node that roles are on, or the head, stops or starts to answer. Called from a thread."""
-        known = self._known[node]
-        if state == "quiet" or (state == "answers" and known.quiet):
-            self._remark(node, state)
-        known.quiet = state == "quiet"
-        if known.quiet:
-            return
-        if node in (_HEAD, self._here):
-            ended = "has ended" if state == "refuses" else "does not answer"
-            what = f"{'its head' if node == _HEAD else 'Ray on this machine'} {ended}"
-            self._gone = "" if state == "answers" else f"The Ray cluster at {self._address} is gone: {what}."
-            return
-        handles: list[RayHandle] = []
-        with self._changing:
-            if known.over:
+    def _lose_if_gone(self, node: Mapping[str, Any]) -> None:
+        """Note that a node is lost, if it is, and end the calls of its roles, for which Ray would wait."""
+        id, how = node["NodeID"], "Ray lists it as dead"
+        if node["Alive"]:
+            how = "its Ray has ended"
+            if self._is_client or not self._raylets.setdefault(id, Line(*_door(node))).has_ended():
                 return
-            if state == "answers":  # it, or another one in its place: `_look` finds out
-                known.back = time.monotonic()
-                return
-            known.back = math.inf
-            if not known.lost:
-                handles = [handle for handle in list(self._handles) if self._where_is(handle) == node]
-                places = tuple(handle.place for handle in handles)
-                lost = LostNode(self._name(node), _STATES[state], places, tuple(handles))
-                self._lost_with |= {_actor_id(handle): f"its node {lost.name} was lost" for handle in handles}
-                self._news.append(lost)
-            known.lost = state
-        for handle in handles:  # calls of them end now, and not only when Ray notices
+        if not self._is_client and id == self._own_node():
+            self._gone = self._cluster_gone("Ray on this machine has ended")
+            return
+        handles = [handle for handle in list(self._handles) if self._where_is(handle) == id]
+        lost = LostNode(self._name(id), how, tuple(handle.place for handle in handles), tuple(handles))
+        self._lost_with |= {_actor_id(handle): f"its node {lost.name} was lost" for handle in handles}
+        self._news.append(lost)
+        self._lost.add(id)
+        for handle in handles:
             _kill(handle)
-
-    def _give_up(self, node: str, state: NodeState) -> None:
-        """Never expect a node again: it is "refuses" where Ray has given it up, and moves what was reserved there, or else "silent":
-        a newer one has its address, which Ray may not have noticed yet."""
-        self._changed(node, "refuses")
-        with self._changing:
-            known = self._known[node]
-            known.lost, known.over, known.back = state, True, math.inf
-        if self._watch is not None:
-            self._watch.drop(node)
-
-    def _remark(self, node: str, state: NodeState) -> None:
-        """Let the user know that a node, or the head, does not answer, or answers again before it was lost."""
-        special = {_HEAD: "The head of the Ray cluster", self._here: "Ray on this machine"}
-        name = special.get(node) or f"Node {self._name(node)}"
-        if state == "answers":
-            self._remarks.append(f"{name} answers again.")
-        else:
-            self._remarks.append(f"{name} has not answered for {QUIET_S:g} s; it counts as lost after {SILENT_S:g} s.")
 
     def _name(self, id: str) -> str:
         """The name of a node in messages: its host, and the first letters of its id."""
@@ -667,7 +557,7 @@ class RayBackend:
     def node_of(self, handle: Handle, wait_s: float = 0.1) -> str:
         """The node's id, or "" if the actor is still being built after `wait_s` seconds and nothing is reserved for it."""
         if not isinstance(handle, RayHandle):
-            return str(ray.get_runtime_context().get_node_id())
+            return self._own_node()
         if not handle.node and ray.wait([handle.ready], timeout=0.0 if self._where_is(handle) else wait_s)[0]:
             with contextlib.suppress(Exception):  # what its factory raised is told to whoever calls it
                 handle.node, handle.pid = self.get(handle.ready)
@@ -677,21 +567,20 @@ class RayBackend:
         """Build a role in the driver. Futures among the arguments of its calls are fetched before the call."""
         return LocalHandle(factory, lambda x: self._argument(x) if isinstance(x, ray.ObjectRef) else resolve(x))
 
-    def _argument(self, ref: ray.ObjectRef[T]) -> T:
+    def _argument(self, ref: Any) -> object:
         """The value of an argument of a role in this process.
 
         Raises:
             ArgumentLost: it is gone with its process or its node.
         """
         while True:
-            self._check()
             try:
-                return _fetched(ref, KNOCK_S)
+                return self.get(ref, LOOK_S)
             except _NotYet:
                 if self.is_lost(ref):
                     raise ArgumentLost("It was on a node that does not answer.") from None
             except WorkerLost as error:
-                raise ArgumentLost(str(self._with_node(error))) from error
+                raise ArgumentLost(str(error)) from error
 
     def _check(self) -> None:
         """Look whether Ray is still there, before a call that would wait for it, or end this process.
@@ -701,11 +590,13 @@ class RayBackend:
         """
         if self._is_client and not client.is_connected():
             self._gone = _CLIENT_GONE
-        ended = "" if self._gone else next((name for name, line in self._lines.items() if line.has_ended()), "")
-        if ended and self._session is None:
-            self._changed(self._here, "refuses")
-        elif ended:
-            self._gone = f"Ray's {ended} was ended from outside, and nothing on Ray answers without it."
+        if time.monotonic() - self._heard > _SILENT_S and not self._is_client:
+            try:
+                check_answers(ray.get_runtime_context().gcs_address)
+                self._heard = time.monotonic()  # it was this process that stood still
+            except UserError:
+                self._gone = self._cluster_gone("its head does not answer")
+        self._gone = self._gone or next((said for said, line in self._lines.items() if line.has_ended()), "")
         if self._gone:
             raise ClusterLost(self._gone)
 
@@ -731,14 +622,13 @@ class RayBackend:
                 time.sleep(0.3)  # was it all of Ray, whose servers take longer to end? Then none could be replaced.
                 self._check()
             raise self._with_node(error) from error.__cause__
-        raise TimeoutError
+        raise _NotYet
 
     def _with_node(self, error: WorkerLost) -> WorkerLost:
         """The error, or if the role was lost with its node, one that says so: Ray names what came of it, that the role was killed here."""
         actor = _actor_in(error.__cause__)
-        if actor and self._watch is not None and actor not in self._lost_with and not self._is_client:
-            handle = next((handle for handle in self._handles if _actor_id(handle) == actor), None)
-            if handle is not None:
+        for handle in list(self._handles):
+            if not self._is_client and _actor_id(handle) == actor:
                 self._suspect(self._where_is(handle))
         why = self._lost_with.get(actor, "")
         return type(error)(f"{why[0].upper()}{why[1:]}.", why) if why else error
@@ -807,12 +697,11 @@ class RayBackend:
                 os.kill(handle.pid, signal.SIGTERM)
 
     def shutdown(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        self._is_over = True
         if self._gone or (self._is_client and not client.is_connected()):  # every call of Ray's would wait for it
             leaving = threading.Thread(target=ray.shutdown, daemon=True)
             leaving.start()
-            leaving.join(_LEAVE_S)
+            leaving.join(_ANSWER_S)
             return self._leave()
         self.end([handle for handle in self._handles if handle.place.kind in ("worker", "evaluator")])
         for handle in list(self._handles):
@@ -824,10 +713,21 @@ class RayBackend:
         self._leave()
 
     def _leave(self) -> None:
-        if self._witness is not None:
-            _end(self._witness)
+        self._end_guard()
         if self._session is not None:
             self._session.close()
+
+
+def _looks(backend: weakref.ref[RayBackend], wake: threading.Event) -> None:
+    """Let a backend look after nodes until it is over, or was forgotten without having been closed."""
+    while True:
+        wake.wait(LOOK_S)
+        wake.clear()
+        if (it := backend()) is None or it._is_over:
+            return
+        with contextlib.suppress(Exception):  # there is no answer; `_check` sees how long
+            it._look()
+        del it
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -935,13 +835,13 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
             raise ArgumentLost(str(error.cause)) from error
         cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
         raise _with_traceback(cause, re.sub(r"\x1b\[\d+m", "", str(error))) from error
-    except ray.exceptions.ActorDiedError as error:
-        _raise_creation_error(error)
-        raise WorkerLost(str(error), _how_it_ended(str(error))) from error
-    except ray.exceptions.OutOfMemoryError as error:  # Ray's memory monitor killed it
-        raise OutOfMemory(str(error)) from error
     except _LOST as error:
-        raise WorkerLost(str(error)) from error
+        if isinstance(error, ray.exceptions.ActorDiedError):
+            _raise_creation_error(error)
+        kind = (
+            OutOfMemory if isinstance(error, ray.exceptions.OutOfMemoryError) else WorkerLost
+        )  # by Ray's memory monitor
+        raise kind(str(error), _how_it_ended(str(error))) from error
 
 
 def _how_it_ended(said: str) -> str:
@@ -956,17 +856,15 @@ def _raise_creation_error(error: Exception) -> None:
     text = str(error)
     if "creation task" not in text and "__init__" not in text:
         return
-    lines = [line for line in text.splitlines() if line.strip()]
     found = re.search(r"\bip=([^,)\s]+)", text)
     node = f"the node {found[1]}" if found else "a node"
-    why: Exception = RuntimeError(f"A worker could not start on {node}: {lines[-1].strip()}")
-    here = f"{node[0].upper()}{node[1:]} has"
-    if "No module named 'raypid'" in text:
+    last = [line.strip() for line in text.splitlines() if line.strip()][-1]
+    why: Exception = RuntimeError(f"A worker could not start on {node}: {last}")
+    if re.search(r"(No module named|from) 'raypid['.]", text):
         why = UserError(
-            f"{here} no raypid: install the one of this run there, {raypid_here()}, and start its Ray again."
+            f"{node[0].upper()}{node[1:]} has no raypid, or another one than this run, {raypid_here()}: install the same there, and "
+            "start its Ray again."
         )
-    elif "No module named 'raypid." in text or "from 'raypid" in text:
-        why = UserError(f"{here} another raypid than this run, {raypid_here()}: install the same there.")
     raise _with_traceback(why, text) from error
 
 

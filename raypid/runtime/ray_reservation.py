@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import ray
@@ -49,10 +49,6 @@ class Reservation:
 
     def __init__(self) -> None:
         self._seats: dict[Key, Seat] = {}
-        self._moving: dict[Key, Seat] = {}
-        """Asked for in place of what is on a node that is cut off; not there yet."""
-        self._spare: list[tuple[dict[str, float], Seat]] = []
-        """(bundle, seat) that were left behind on such nodes. They are used again before anything new is asked for."""
         self._nodes: dict[str, list[str]] = {}
         """Group -> the node of each bundle, as `look` has found it."""
         self._wanted = True
@@ -74,7 +70,10 @@ class Reservation:
         try:
             while not group.wait(1):  # whole seconds, so that Ctrl-C is heard
                 if time.monotonic() >= deadline:
-                    raise ResourceError(_no_room(taking))
+                    raise ResourceError(
+                        f"The cluster had no room for this run within {wait_s:g} s: others have taken what was free. Wait for other runs "
+                        "to end, or take fewer workers (num_workers) or less of a CPU for each (num_cpus_per_worker)."
+                    )
         except BaseException:
             _give_back([self._groups.pop()])
             raise
@@ -98,47 +97,16 @@ class Reservation:
 
     def node_of(self, place: Place) -> str:
         """The node where a place is reserved; "" if it is nowhere now, since its node was lost and no other has room."""
-        seat = self._seats.get(key_of(place))
-        return "" if seat is None else self._node_of(seat)
+        if (seat := self._seats.get(key_of(place))) is None:
+            return ""
+        self._wanted = True
+        nodes = self._nodes.get(seat.group.id.hex(), [])
+        return nodes[seat.index] if seat.index < len(nodes) else ""
 
     def unpin(self, place: Place) -> None:
         """Have a place anywhere whose planned node is gone: Ray would wait for that very node to come back."""
         if self._seats[key_of(place)].is_pinned:
             self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [{}]), 0)
-
-    def moved(self, place: Place, lost: Collection[str]) -> str:
-        """Have a place, which is on a lost node, anew on another one; returns its node, "" while there is no room.
-
-        Ray moves what was on a node that it has given up itself. So this is for nodes that only we take for lost.
-        """
-        key, bundle = key_of(place), bundle_of(place)
-        spare = next((s for s in self._spare if s[0] == bundle and self._node_of(s[1]) not in ("", *lost)), None)
-        if spare is not None:
-            self._spare.remove(spare)
-            return self._move(key, bundle, spare[1])
-        if key not in self._moving:
-            elsewhere = {_NODE_ID: f"!in({','.join(sorted(lost))})"}
-            self._moving[key] = Seat(self._group([bundle], [elsewhere]), 0)
-        node = self._node_of(self._moving[key])
-        if not node or node in lost:
-            return ""
-        return self._move(key, bundle, self._moving.pop(key))
-
-    def _move(self, key: Key, bundle: dict[str, float], seat: Seat) -> str:
-        self._spare.append((bundle, self._seats[key]))
-        self._seats[key] = seat
-        return self._node_of(seat)
-
-    def stay(self, place: Place) -> None:
-        """Take back what `moved` has asked for: the place's own node answers again."""
-        if seat := self._moving.pop(key_of(place), None):
-            self._groups.remove(seat.group)
-            remove_placement_group(seat.group)
-
-    def _node_of(self, seat: Seat) -> str:
-        nodes = self._nodes.get(seat.group.id.hex(), [])
-        self._wanted = True
-        return nodes[seat.index] if seat.index < len(nodes) else ""
 
     def look(self) -> None:
         """Ask Ray's head where everything is, if anybody has wanted to know since it was asked last. Waits where the head is gone, so
@@ -162,16 +130,3 @@ def _give_back(groups: list[PlacementGroup]) -> None:
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # Ray is going away, and takes them along
                 remove_placement_group(group)
-
-
-def _no_room(places: Collection[Place]) -> str:
-    """Say that there is no room for these places."""
-    cpus, gpus = sum(place.num_cpus for place in places), sum(place.num_gpus for place in places)
-    has, free = ray.cluster_resources(), ray.available_resources()
-    takes = [f"{amount:g} {name}s" for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount]
-    there = [f"{free.get(name, 0.0):g} of {has.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU") if has.get(name)]
-    return (
-        f"The cluster has no room for this run: its roles take {' and '.join(takes)}, and {' and '.join(there) or 'nothing'} are free "
-        "(each role's share on one node). Wait for other runs to end, or take fewer workers (num_workers) or less of a CPU for each "
-        "(num_cpus_per_worker)."
-    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from raypid.runtime import guard
+from raypid.storage.run_folder import is_held
 
 KEPT = 5
 """Folders of sessions that are over and that stay, for their logs."""
@@ -24,9 +25,9 @@ _open: set[Session] = set()
 """Sessions that are not closed. They are kept here because guard and lock have to last as long as Ray."""
 
 
-def beside(script: str, *given: str, stderr: int | None = None) -> subprocess.Popen[bytes] | None:
-    """Start a script that watches this process from another session, whose stdin ends with it; None if it cannot be started."""
-    command = [sys.executable, "-I", "-S", script, *given]
+def start_guard(mark: str, *raylet: str, stderr: int | None = None) -> subprocess.Popen[bytes] | None:
+    """Start the guard of this process in another session; its stdin ends with this process. None if it cannot be started."""
+    command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), mark, *raylet]
     with contextlib.suppress(OSError):
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True, cwd="/"
@@ -54,7 +55,7 @@ class Session:
     def watch(self) -> None:
         """Start the guard. Where that is not possible, Ray's processes end by themselves, if later."""
         if sys.platform == "linux":
-            self._guard = beside(guard.__file__, str(os.getpid()), self.mark, stderr=subprocess.DEVNULL)
+            self._guard = start_guard(self.mark, stderr=subprocess.DEVNULL)
 
     def begin(self, folder: Path) -> None:
         """Once Ray has started: take its folder, and remove the oldest of those that nobody holds."""
@@ -78,24 +79,15 @@ class Session:
                 self._guard.wait(2)
             self._guard.kill()
             self._guard.wait()
-            self._guard = None
         if self._lock is not None:
             self._lock.close()
-            self._lock = None
 
 
 def _is_over(folder: Path) -> bool:
     """Whether raypid started this session for this user, and its driver has ended."""
-    import fcntl
-
     try:
         place, mark = os.lstat(folder), os.lstat(folder / _OURS)
-        if not (
-            stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode) and place.st_uid == mark.st_uid == os.getuid()
-        ):
-            return False
-        with open(folder / _OURS, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False
-    return True
+    is_ours = stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode) and place.st_uid == mark.st_uid == os.getuid()
+    return is_ours and not is_held(folder / _OURS)

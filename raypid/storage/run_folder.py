@@ -226,7 +226,7 @@ class RunFolder:
     @cached_property
     def ending(self) -> Ending:
         """How the run ended."""
-        if self.has_lock and _is_held(self.path / LOCK):
+        if self.has_lock and is_held(self.path / LOCK):
             return Ending("running")
         iteration, error = self.last_error
         if 0 < iteration - self.last("training_iteration", 0) <= 2:  # a run that went on has left its error behind
@@ -346,7 +346,7 @@ def _error_in(text: str) -> str:
     return shorten(error, _MAX_ERROR)
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """Whether a process has locked the file. Where there are no such locks, none is known to."""
     try:
         import fcntl

@@ -1,11 +1,11 @@
-"""Nodes that answer, refuse or are silent, and a group of workers some of whom are lost with theirs."""
+"""Nodes whose end is noticed, and a group of workers some of whom are lost with theirs."""
 
 from __future__ import annotations
 
-import math
 import socket
 import threading
 import time
+import weakref
 from functools import partial
 from typing import Any
 
@@ -13,25 +13,24 @@ import fragile
 import pytest
 from patience import wait_until
 
-from raypid.errors import Halted
+from raypid.errors import Halted, UserError
 from raypid.loops.loops import Context
 from raypid.run.evaluation import EvaluatorGroup, InWorker
 from raypid.runtime.handle import ClusterLost, LostNode, Place, WorkerLost
 from raypid.runtime.local import Failed, LocalBackend
-from raypid.runtime.nodes import Line, NodeState, Watch, knock, numbers_text, roles_text
+from raypid.runtime.nodes import Line, numbers_text, roles_text
 from raypid.runtime.supervisor import Losses, WorkerGroup
 from raypid.settings.config import Config
 
 
 class Greeter:
-    """A server that greets whoever connects, as a raylet does, or, `mute`, lets the kernel alone answer, as one that is stopped."""
+    """A server that greets whoever connects, as a raylet does."""
 
-    def __init__(self, port: int = 0, *, mute: bool = False) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.server = socket.create_server(("127.0.0.1", port))
         self.port: int = self.server.getsockname()[1]
         self.guests: list[socket.socket] = []
-        if not mute:
-            threading.Thread(target=self._greet, daemon=True).start()
+        threading.Thread(target=self._greet, daemon=True).start()
 
     def _greet(self) -> None:
         while True:
@@ -42,19 +41,14 @@ class Greeter:
             self.guests.append(guest)
             guest.sendall(b"\0\0\0\4\0\0\0\0\0")
 
-    def end(self) -> None:
-        self.server.shutdown(socket.SHUT_RDWR)
-        self.server.close()
+    def hang_up(self) -> None:
         for guest in self.guests:
             guest.close()
 
-
-def test_only_a_greeting_is_an_answer() -> None:
-    lively, mute = Greeter(), Greeter(mute=True)
-    assert knock("127.0.0.1", lively.port) == "answers"
-    assert knock("127.0.0.1", mute.port, 0.2) == "silent"  # though the kernel has accepted the connection
-    lively.end()
-    assert knock("127.0.0.1", lively.port) == "refuses"
+    def end(self) -> None:
+        self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        self.hang_up()
 
 
 def test_a_line_tells_at_once_that_a_process_has_ended() -> None:
@@ -66,47 +60,22 @@ def test_a_line_tells_at_once_that_a_process_has_ended() -> None:
     wait_until(line.has_ended)
 
 
-def test_a_watch_tells_of_changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
-    lively, told = Greeter(), list[tuple[str, NodeState]]()
-    watch = Watch(lambda name, state: told.append((name, state)))
-    watch.add("a", "127.0.0.1", lively.port)
-    watch.add("a", "127.0.0.1", lively.port)
-    time.sleep(0.3)
-    assert told == []
-    lively.end()
-    wait_until(lambda: told)
-    time.sleep(0.3)
-    watch.close()
-    assert told == [("a", "refuses")]
-
-
-def test_a_watch_tells_of_silence_before_it_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
-    monkeypatch.setattr("raypid.runtime.nodes.QUIET_S", 0.2)
-    monkeypatch.setattr("raypid.runtime.nodes.SILENT_S", 0.6)
-    monkeypatch.setattr("raypid.runtime.nodes.knock", lambda host, port: answer[0])
-    told, answer = list[NodeState](), list[NodeState](["answers"])
-    watch = Watch(lambda name, state: told.append(state))
-    watch.add("a", "127.0.0.1", 1)
-    for state, expected in (("silent", "quiet"), ("answers", "answers"), ("silent", "silent"), ("answers", "answers")):
-        answer[0] = state  # type: ignore[assignment]
-        wait_until(lambda: told and told[-1] == expected)  # noqa: B023
-    assert told == ["quiet", "answers", "quiet", "silent", "answers"]
-    watch.drop("a")
-    answer[0] = "refuses"
-    time.sleep(0.3)
-    assert told[-1] == "answers"
-    watch.close()
-
-
-def test_a_line_to_a_process_that_is_stopped_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.1)
-    monkeypatch.setattr("raypid.runtime.nodes.knock", lambda host, port: "silent")
+def test_a_server_that_hangs_up_has_not_ended() -> None:
     lively = Greeter()
     line = Line("127.0.0.1", lively.port)
-    lively.end()  # no other line can be opened
-    wait_until(lambda: not line.has_ended())
+    for num in range(1, 4):
+        wait_until(lambda: not line.has_ended() and len(lively.guests) == num)  # noqa: B023
+        lively.hang_up()
+    lively.end()
+    wait_until(line.has_ended)
+
+
+def test_a_host_that_does_not_answer_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr("raypid.runtime.nodes.socket.create_connection", silent)
+    assert not Line("127.0.0.1", 1).has_ended()
 
 
 def test_numbers_and_roles_in_words() -> None:
@@ -121,48 +90,64 @@ def test_a_node_that_is_started_again_at_its_address_is_another_one(
     """The one before was lost once, and is lost for good; its role names that, and not what raypid did with the role then."""
     from raypid.runtime import ray as module
 
-    monkeypatch.setattr("raypid.runtime.nodes.KNOCK_S", 0.05)
-    monkeypatch.setattr(module, "_SURE_S", 0.0)
     raylet, nodes = Greeter(), list[dict[str, Any]]()
 
     def start(id: str) -> None:
         nodes.append({"NodeID": id, "Alive": True, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": raylet.port})
         backend._look()
 
+    def all_lost() -> bool:
+        backend._look()
+        return backend._lost >= {node["NodeID"] for node in nodes}
+
     def lose() -> list[str]:
+        wait_until(lambda: raylet.guests)
         raylet.end()
-        wait_until(lambda: backend._known[nodes[-1]["NodeID"]].lost)
-        return [node.name for node in backend.lost_nodes()]
+        wait_until(all_lost)
+        return [f"{node.name} {node.how}" for node in backend.lost_nodes()]
 
     monkeypatch.setattr(module.ray, "nodes", lambda: list(nodes))
     backend = module.RayBackend()
-    backend._watch = Watch(backend._changed)
     role = backend.spawn(partial(fragile.Echo, 1))
     assert backend.get(role.submit(fragile.Echo.add, 1)) == 2
     role.node = "firstid"
     start("firstid")
-    assert backend.lost_nodes() == [] and lose() == ["127.0.0.1 (firsti)"] and not backend._is_alive("firstid")
+    assert backend.lost_nodes() == [] and backend._is_alive("firstid")
+    assert lose() == ["127.0.0.1 (firsti) its Ray has ended"] and not backend._is_alive("firstid")
     with pytest.raises(WorkerLost, match=r"^Its node 127\.0\.0\.1 \(firsti\) was lost\.$"):
-        backend.get(role.submit(fragile.Echo.add, 1))
+        wait_until(lambda: backend.get(role.submit(fragile.Echo.add, 1)) < 0)  # Ray kills when it comes to it
     raylet = Greeter(raylet.port)
     start("secondid")
-    assert (
-        backend._known["firstid"].over
-        and not backend._known["secondid"].over
-        and "firstid" not in backend._watch._doors
-    )
     other = backend.spawn(partial(fragile.Echo, 1))
     other.node = "secondid"
+    backend._look()
     assert backend.lost_nodes() == [] and backend.where(other) == "127.0.0.1 (second)"
-    assert lose() == ["127.0.0.1 (second)"] and not backend._is_alive("firstid")
-    raylet = Greeter(raylet.port)
-    wait_until(lambda: backend._known["secondid"].back < math.inf)  # the same one: nothing else is listed there
-    backend._look()
-    assert backend._is_alive("secondid") and not backend._is_alive("firstid")
-    nodes[1]["Alive"] = False
-    backend._look()
-    assert [node.name for node in backend.lost_nodes()] == ["127.0.0.1 (second)"]
-    backend._watch.close()
+    assert lose() == ["127.0.0.1 (second) its Ray has ended"] and not backend._is_alive("firstid")
+    start("thirdid")
+    third = backend.spawn(partial(fragile.Echo, 1))
+    third.node, nodes[2]["Alive"] = "thirdid", False
+    threading.Thread(target=module._looks, args=(weakref.ref(backend), backend._wake), daemon=True).start()
+    assert [node.how for node in backend.lost_nodes(third)] == ["Ray lists it as dead"]  # at once
+    backend.shutdown()
+
+
+def test_a_head_that_does_not_answer_is_told_from_a_driver_that_stood_still(
+    ray_session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raypid.runtime import ray as module
+
+    backend = module.RayBackend()
+    backend._heard = time.monotonic() - 100
+    assert backend.put(1) and backend._heard > time.monotonic() - 10  # it answers when it is asked
+
+    def silent(address: str) -> None:
+        raise UserError("no answer")
+
+    monkeypatch.setattr(module, "check_answers", silent)
+    backend._heard = time.monotonic() - 100
+    with pytest.raises(ClusterLost, match="is gone: its head does not answer"):
+        backend.put(1)
+    backend._gone = ""  # the other tests' Ray lives
     backend.shutdown()
 
 

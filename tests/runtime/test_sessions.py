@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from patience import wait_until
 
-from raypid.runtime import guard, witness
+from raypid.runtime import guard
 from raypid.runtime.sessions import KEPT, Session
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -105,10 +105,19 @@ def test_the_newest_folders_stay_and_those_of_others_and_of_living_sessions(tmp_
     again.close()
 
 
-def test_a_witness_speaks_if_ray_has_ended_before_the_driver() -> None:
+def test_the_guard_speaks_if_ray_has_ended_before_the_driver() -> None:
     """Its stdin ends with the driver."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        command = [sys.executable, "-I", "-S", witness.__file__, "127.0.0.1", str(server.getsockname()[1])]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            guard.__file__,
+            str(os.getpid()),
+            "",
+            "127.0.0.1",
+            str(server.getsockname()[1]),
+        ]
         assert subprocess.run(command, input="", capture_output=True, text=True).stderr == ""
     said = subprocess.run(command, input="", capture_output=True, text=True).stderr
     assert said.startswith("raypid: Ray on this machine (127.0.0.1) has ended") and said.count("\n") == 1
