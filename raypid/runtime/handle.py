@@ -157,10 +157,6 @@ class Backend(Protocol):
         """
         return []
 
-    def remarks(self) -> list[str]:
-        """Sentences for the user on nodes that are no loss yet, or none after all: that one does not answer. Each is told once."""
-        return []
-
     def where(self, handle: Handle) -> str:
         """The node of a role, as messages call it; "" where there is one alone. Cheap."""
         return ""

@@ -97,8 +97,8 @@ _WORD_S = 30.0
 """Seconds within which Ray notices that a node was killed."""
 _SILENT_S = 45.0
 """Seconds without an answer after which the head is gone. After 60 s Ray would end this process, and nothing could be saved."""
-_LEAVE_S = 3.0
-"""Seconds for Ray to take leave of a cluster that is gone."""
+_ANSWER_S = 3.0
+"""Seconds for Ray to take leave of a cluster that is gone, or to answer a look."""
 _starting = False
 """Whether Ray is being started, so that a process which is forked here is one of Ray's."""
 
@@ -276,12 +276,14 @@ class RayBackend(Backend):
         once it has ended would end this process without a word."""
         self._end_guard: Callable[[], object] = bool
         """Ends the process that says so if that happens in the midst of a call."""
-        self._over = threading.Event()
-        """Set once nodes need not be watched any more."""
+        self._is_over = False
+        """Whether nodes need not be watched any more."""
+        self._wake = threading.Event()
+        """Set to have them looked at now."""
         self._nodes: list[dict[str, Any]] = []
         """All nodes, as Ray's head listed them last. Only a thread asks it, since it may be gone."""
         self._heard = math.inf
-        """When it has answered last, by time.monotonic()."""
+        """When the newest look began that it has answered, by time.monotonic()."""
         self._raylets: dict[str, Line] = {}
         """Node -> the connection to its raylet, where a role is."""
         self._lost: set[str] = set()
@@ -289,11 +291,9 @@ class RayBackend(Backend):
         self._lost_with: dict[str, str] = {}
         """Actor -> which node it was lost with, as a clause."""
         self._news: list[LostNode] = []
+        """A node comes here once, and before its roles are seen to be dead."""
         self._suspected: dict[str, float] = {}
         """Node -> when a role has died there, and only Ray can say whether the node is lost."""
-        self._losing = threading.Lock()
-        """Held where a node is added to the lost ones, or the news are taken: a node is told of once, and before its roles are seen to be
-        dead."""
         self._gone = ""
         """Why there is no cluster any more, once it is gone."""
         self.notes: list[str] = []
@@ -415,7 +415,7 @@ class RayBackend(Backend):
     def _begin_watch(self) -> None:
         """Watch the head, Ray on this machine, and the nodes where roles are."""
         self._look()
-        threading.Thread(target=_looks, args=(weakref.ref(self), self._over), daemon=True, name="watch").start()
+        threading.Thread(target=_looks, args=(weakref.ref(self), self._wake), daemon=True, name="watch").start()
         if self._is_client:
             self.notes.append("through ray:// a node that is lost is noticed when Ray says so, 15 to 30 s later")
             return
@@ -465,18 +465,19 @@ class RayBackend(Backend):
 
     def _look(self) -> None:
         """Ask Ray's head which nodes there are, and where what is reserved is; find lost nodes. Waits where the head is gone: for a thread."""
+        began = time.monotonic()
         try:
             self._nodes = ray.nodes()
         except ConnectionError:
             if self._is_client:
                 self._gone = _CLIENT_GONE
             raise
-        self._heard = time.monotonic()
         self._reserved.look()
         used = {self._where_is(handle) for handle in list(self._handles)}
         for node in self._nodes:
-            if node["NodeID"] in used:
+            if node["NodeID"] in used - self._lost:
                 self._lose_if_gone(node)
+        self._heard = began
 
     # -- nodes that come and go ----------------------------------------------------------------------------------------
 
@@ -497,9 +498,7 @@ class RayBackend(Backend):
             self.node_of(handle, 0.0)
         if isinstance(suspect, RayHandle):
             self._suspect(self._where_is(suspect))
-        with self._losing:
-            news, self._news = self._news, []
-        return news
+        return [self._news.pop(0) for _ in range(len(self._news))]
 
     def is_lost(self, future: object) -> bool:
         if not self._lost or not isinstance(future, ray.ObjectRef) or self._is_client:
@@ -508,26 +507,23 @@ class RayBackend(Backend):
         return bool(found) and self._lost.issuperset(found)
 
     def _suspect(self, name: str) -> None:
-        """Look at once whether a node is still there: when it ends in an orderly way, Ray's notice of each role comes first.
+        """Look at once whether a node is lost where a role has died: Ray's notice of the role may come first.
 
-        A client cannot look at a node where a role has died, and Ray takes a while to notice that it is lost. If another one dies
-        there meanwhile, wait for what Ray says: what is built there until then dies too, and would count for max_restarts.
+        A client cannot look at a node itself, and Ray takes a while to notice that it was killed. If another role dies there meanwhile,
+        wait for what Ray says: what is built there until then dies too, and would count for max_restarts.
         """
-        if not self._is_client:
-            for node in self._nodes:
-                if node["NodeID"] == name:
-                    self._lose_if_gone(node)
-        elif time.monotonic() - self._suspected.get(name, -math.inf) > _WORD_S:
-            self._suspected[name] = time.monotonic()
-        else:
-            while time.monotonic() - self._suspected[name] < _WORD_S and name not in self._lost:
-                time.sleep(0.1)
+        asked = time.monotonic()
+        is_again = self._is_client and asked - self._suspected.get(name, -math.inf) < _WORD_S
+        until = self._suspected[name] + _WORD_S if is_again else asked + _ANSWER_S
+        if not is_again:
+            self._suspected[name] = asked
+        self._wake.set()
+        while name not in self._lost and time.monotonic() < until and (is_again or self._heard < asked):
+            time.sleep(0.01)
 
     def _lose_if_gone(self, node: Mapping[str, Any]) -> None:
         """Note that a node is lost, if it is, and end the calls of its roles, for which Ray would wait."""
         id, how = node["NodeID"], "Ray lists it as dead"
-        if id in self._lost:
-            return
         if node["Alive"]:
             how = "its Ray has ended"
             if self._is_client or not self._raylets.setdefault(id, Line(*_door(node))).has_ended():
@@ -535,14 +531,11 @@ class RayBackend(Backend):
         if not self._is_client and id == self._own_node():
             self._gone = self._cluster_gone("Ray on this machine has ended")
             return
-        handles: list[RayHandle] = []
-        with self._losing:
-            if id not in self._lost:
-                handles = [handle for handle in list(self._handles) if self._where_is(handle) == id]
-                lost = LostNode(self._name(id), how, tuple(handle.place for handle in handles), tuple(handles))
-                self._lost_with |= {_actor_id(handle): f"its node {lost.name} was lost" for handle in handles}
-                self._news.append(lost)
-                self._lost.add(id)
+        handles = [handle for handle in list(self._handles) if self._where_is(handle) == id]
+        lost = LostNode(self._name(id), how, tuple(handle.place for handle in handles), tuple(handles))
+        self._lost_with |= {_actor_id(handle): f"its node {lost.name} was lost" for handle in handles}
+        self._news.append(lost)
+        self._lost.add(id)
         for handle in handles:
             _kill(handle)
 
@@ -703,11 +696,11 @@ class RayBackend(Backend):
                 os.kill(handle.pid, signal.SIGTERM)
 
     def shutdown(self) -> None:
-        self._over.set()
+        self._is_over = True
         if self._gone or (self._is_client and not client.is_connected()):  # every call of Ray's would wait for it
             leaving = threading.Thread(target=ray.shutdown, daemon=True)
             leaving.start()
-            leaving.join(_LEAVE_S)
+            leaving.join(_ANSWER_S)
             return self._leave()
         self.end([handle for handle in self._handles if handle.place.kind in ("worker", "evaluator")])
         for handle in list(self._handles):
@@ -724,9 +717,13 @@ class RayBackend(Backend):
             self._session.close()
 
 
-def _looks(backend: weakref.ref[RayBackend], over: threading.Event) -> None:
+def _looks(backend: weakref.ref[RayBackend], wake: threading.Event) -> None:
     """Let a backend look after nodes until it is over, or was forgotten without having been closed."""
-    while not over.wait(LOOK_S) and (it := backend()) is not None:
+    while True:
+        wake.wait(LOOK_S)
+        wake.clear()
+        if (it := backend()) is None or it._is_over:
+            return
         with contextlib.suppress(Exception):  # there is no answer; `_check` sees how long
             it._look()
         del it

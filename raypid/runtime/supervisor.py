@@ -514,8 +514,6 @@ class Group(Generic[R, D]):
             return
         self._looked = now
         if self.told_of_nodes:
-            for remark in self.backend.remarks():
-                self.losses.tell(remark)
             for node in self.backend.lost_nodes(None if suspect is None else self.handles[suspect]):
                 self._lose_node(node)
         for i in sorted(self.absent):

@@ -41,9 +41,6 @@ class ScriptedBackend:
     def lost_nodes(self, suspect: Any = None) -> list[Any]:
         return []
 
-    def remarks(self) -> list[str]:
-        return []
-
     def where(self, handle: Any) -> str:
         return "10.0.0.3 (abc)"
 
