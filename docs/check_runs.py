@@ -69,7 +69,7 @@ def _commands_of(line: str, all_commands: bool) -> Iterator[list[str]]:
         at = next((i for i, word in enumerate(part) if word.rpartition("/")[2] == "raypid"), None)
         before = part[: at or 0]
         if at is not None and part[at + 1 :] and re.fullmatch(r"[a-z][\w-]*", part[at + 1]):
-            in_sentence = line.startswith(" ") and " --" not in line or last == ";"
+            in_sentence = line.startswith(" ") and " --" not in line or last.endswith(";")
             is_prose = in_sentence and part[at + 1] not in cli.COMMANDS
             if all_commands or all(re.fullmatch(_PREFIX, word) for word in before) and not is_prose:
                 yield ["raypid", *part[at + 1 :]]

@@ -38,7 +38,7 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 LANGUAGES = ("python", "yaml", "json", "text")
 """Languages of blocks. A block without one is commands."""
 MARKER = tables.MARKER
-KINDS = ("settings", "results", "expected", "pays", "names", "reference", "file")
+KINDS = ("settings", "results", "expected", "pays", "names", "reference", "file", "code")
 """Kinds of markers."""
 FOREIGN = ("names.md", "coming-from/")
 """Pages that are full of other libraries' names: only what is plainly ours is looked up there."""

@@ -1,4 +1,4 @@
-"""Write the tables and files that pages show, for readers of the repository, below markers such as `<!-- settings: PPO -->` (tables.py).
+"""Write the tables, files and functions that pages show, for readers of the repository, below markers such as `<!-- settings: PPO -->` (tables.py).
 
 python docs/make_pages.py            # rewrite the pages
 python docs/make_pages.py --check    # exit 1 if one is out of date, or cannot be written

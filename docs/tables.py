@@ -1,11 +1,12 @@
 """What pages show that is made elsewhere: tables and pictures from the code and from benchmarks/results/runs.csv, and files.
 
-They follow lines such as `<!-- settings: PPO -->` and `<!-- file: examples/sweep.py -->`. `make_pages.py` writes them into the pages, where
-readers of the repository find them. `hooks.py` makes them anew for the site, with pictures.
+They follow lines such as `<!-- settings: PPO -->`, `<!-- file: examples/sweep.py -->` and `<!-- code: raypid/loops/loops.py sync -->`.
+`make_pages.py` writes them into the pages, where readers of the repository find them. `hooks.py` makes them anew for the site, with pictures.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import io
@@ -14,6 +15,7 @@ import os
 import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -44,9 +46,13 @@ VARIANTS: tuple[dict[str, object], ...] = (
 
 
 MARKER = re.compile(
-    r"^<!-- (\w+): ([\w./-]+)( \{[^\n]*\})? -->$(?:\n((?:(?!<!-- end: )[^\n]*\n)*?)<!-- end: \1 -->$)?", re.MULTILINE
+    r"^<!-- (\w+): ([\w./-]+(?: [\w.]+)?)( \{[^\n]*\})? -->$(?:\n((?:(?!<!-- end: )[^\n]*\n)*?)<!-- end: \1 -->$)?",
+    re.MULTILINE,
 )
 """A marker: kind, name, options, and what the last call of `make_pages.py` wrote below it."""
+
+
+_DEFINITIONS = ast.FunctionDef | ast.ClassDef
 
 
 class MarkerError(ValueError):
@@ -85,6 +91,8 @@ def table(kind: str, name: str, options: str = "", *, site: bool = True) -> str:
     """
     if kind == "file":
         return file(name)
+    if kind == "code":
+        return code(*name.partition(" ")[::2])
     if kind == "pays":
         return pays(name)
     if kind == "names":
@@ -112,6 +120,30 @@ def file(path: str) -> str:
     text, suffix = (ROOT / path).read_text().rstrip("\n"), Path(path).suffix
     language = {".py": "python"}.get(suffix, suffix[1:])
     return text if suffix == ".md" else f"```{language}\n{text}\n```"
+
+
+def code(path: str, name: str) -> str:
+    """A function of a file of the repository without its docstring, or a method as "Class.method", as a block of code.
+
+    Raises:
+        ValueError: there is no such file, or nothing of that name in it.
+    """
+    if not (ROOT / path).is_file():
+        raise ValueError(f"the file {path}, of which this page shows {name}, does not exist.")
+    text = (ROOT / path).read_text()
+    found: ast.AST = ast.parse(text)
+    for part in name.split("."):
+        inside = {node.name: node for node in ast.iter_child_nodes(found) if isinstance(node, _DEFINITIONS)}
+        if part not in inside:
+            raise ValueError(f"{path} has no function {name}, which this page shows.")
+        found = inside[part]
+    assert isinstance(found, _DEFINITIONS)
+    lines = text.splitlines()[: found.end_lineno]
+    if ast.get_docstring(found) is not None:
+        del lines[found.body[0].lineno - 1 : found.body[0].end_lineno]
+    first = min(node.lineno for node in (found, *found.decorator_list))
+    shown = textwrap.dedent("\n".join(lines[first - 1 :]))
+    return f"```python\n{shown}\n```"
 
 
 def pays(name: str) -> str:

@@ -296,6 +296,23 @@ def test_files_are_written_below_their_markers(checks: Any) -> None:
     assert checks.problems("roles.md", made.replace("import raypid", "import raypid.nosuch")) == []
 
 
+def test_functions_are_written_below_their_markers(checks: Any) -> None:
+    """As they stand in the code, without their docstrings; a method is shown without its class."""
+    import make_pages
+
+    marker = "<!-- code: raypid/roles/pace.py Pace.may_collect -->"
+    made = make_pages.written(f"# Roles\n\n{marker}\n")
+    code = "def may_collect(self) -> bool:\n    return self.owed < self.min_updates + self.slack\n"
+    assert made == f"# Roles\n\n{marker}\n{FENCE}python\n{code}{FENCE}\n\n<!-- end: code -->\n"
+    assert make_pages.written(made) == made and checks.problems("roles.md", made) == []
+    for name, why in {
+        "raypid/roles/pace.py nosuch": "has no function nosuch",
+        "raypid/nosuch.py sync": "does not exist",
+    }.items():
+        with pytest.raises(checks.tables.MarkerError, match=why):
+            make_pages.written(f"<!-- code: {name} -->\n")
+
+
 def test_a_marker_that_stands_for_nothing_is_one_line(
     checks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

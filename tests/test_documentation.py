@@ -70,7 +70,7 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     # a file that a page shows is run by tests/test_examples.py
-    shown = re.compile(r"^<!-- file: .*?^<!-- end: file -->$", re.DOTALL | re.MULTILINE)
+    shown = re.compile(r"^<!-- (file|code): .*?^<!-- end: \1 -->$", re.DOTALL | re.MULTILINE)
     own = shown.sub(lambda found: "\n" * found[0].count("\n"), (ROOT / page).read_text())
     found = re.finditer(r"^```([^\n]*)\n(.*?)^```$", own, re.DOTALL | re.MULTILINE)
     return [Block(page, own.count("\n", 0, m.start()) + 1, m[1], m[2]) for m in found]

@@ -83,7 +83,7 @@ class ObservedPart:
 
 
 def spread(values: Sequence[float], prefix: str = "") -> dict[str, float | None]:
-    """The smallest, the largest and the mean of some numbers; None if there are none."""
+    """The smallest, the largest and the mean of some numbers, such as `length_min`, `length_max` and `length_mean`; None if there are none."""
     mean = float(np.mean(values)) if values else None
     return {f"{prefix}min": min(values, default=None), f"{prefix}max": max(values, default=None), f"{prefix}mean": mean}
 

@@ -1,6 +1,6 @@
 """A replay buffer on disk. Rows lie in segments, which are written once and linked from checkpoint to checkpoint. What
-changes (links, flags, priorities) is written anew each time. The buffer's process writes and reads the files where it sees
-their disk; else the driver does, and the same rows travel between the two.
+changes (links, flags, priorities) is written anew each time. In a run, the driver writes and reads the files, and the rows travel
+between it and the buffer's process. A buffer by itself does both.
 
     replay/index.json                    counters, random generator, segments with their checksums
            segment_000000000000_000000012345.safetensors
