@@ -122,8 +122,10 @@ def replay(ctx: Context) -> Iterator[Iteration]:
                 ctx.workers.start(i, Rollout.collect, ctx.weights, ctx.timesteps, plan.explore(i))
             for i, (report, fragment) in ctx.workers.finished(*plan.patience(ctx)):
                 plan.insert(ctx, i, report, fragment)
-            if plan.is_due():
-                weights = plan.learn()
+            if due := plan.due():
+                start = clock()
+                num, weights = plan.source.learn(due, ctx.timesteps)
+                plan.count_updates(num, clock() - start)
         if weights is not published:  # an evaluation may follow
             ctx.weights.publish(published := weights)
         yield plan.iteration(ctx.backend.get(ctx.learner.submit(Learner.metrics)))
@@ -190,7 +192,7 @@ class ReplayPlan:
 
     def patience(self, ctx: Context) -> tuple[float | None, Sequence[Future[object]], int]:
         """How long to wait for workers, for what else, and for how many: the arguments of `Group.finished`."""
-        return 0.0 if self.is_due() else None, (), len(ctx.workers) if self.in_order else 1
+        return 0.0 if self.due() else None, (), len(ctx.workers) if self.in_order else 1
 
     def insert(self, ctx: Context, worker: int, report: Report, fragment: Future[Trajectory]) -> None:
         """Store a fragment, unless it is lost. Once learning has started, add the updates that it calls for to those owed."""
@@ -209,21 +211,18 @@ class ReplayPlan:
         """The exploration settings of a worker."""
         return {"random": True} if self.pace.warms_up() else self.exploration(self.pace.timesteps, worker)
 
-    def is_due(self) -> bool:
-        """Whether updates are owed for which there are rows. Once rows were lost, those owed are dropped and the buffer fills up first."""
+    def due(self) -> int:
+        """The number of updates to make next. Once rows were lost, those owed are dropped and the buffer fills up first."""
         if self.source.emptied:
             self.source.emptied = self.filled = False
             self.pace.owed, self.rows_needed = 0.0, self.source.rows_to_go_on
-        return self.pace.due() > 0
+        return self.pace.due()
 
-    def learn(self) -> Future[Weights]:
-        """Make the updates that are due; returns the new weights."""
-        start = clock()
-        num, weights = self.source.learn(self.pace.due(), self.pace.timesteps)
+    def count_updates(self, num: int, seconds: float) -> None:
+        """Count updates that were made, and how long they took."""
         self.pace.owed -= num
         self.counted[-1][1] += num
-        self.learner_s += clock() - start
-        return weights
+        self.learner_s += seconds
 
     def iteration(self, metrics: Mapping[str, float]) -> Iteration:
         """What this iteration did, with the learner's metrics, the ratio of samples to steps over the last iterations, and the exploration

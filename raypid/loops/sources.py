@@ -142,9 +142,10 @@ class ReplaySource:
         index = self.buffer_of(worker)
         self._held[index] = self._rows(index)
         if self.group is not None:
-            kept = self._kept[index]
-            kept.append((worker, fragment))
-            while len(kept) > self._most_kept and index not in self._loading:
+            kept, most = self._kept[index], self._most_kept
+            if len(kept) < 2 * most or index not in self._loading:
+                kept.append((worker, fragment))
+            while len(kept) > most and index not in self._loading:
                 kept.popleft()
         if index not in self._loading:  # otherwise it gets those that are kept
             self._ready[index] = self._submit(index, Shard.add, worker, fragment)
@@ -278,18 +279,19 @@ class ReplaySource:
     def _filling(self, index: int, held: int) -> Steps[str]:
         """Fill a buffer that was rebuilt, from its part of the newest save and from the fragments since; count what is lost of the rows
         that were `held`; returns what to say."""
-        handle, rows, how, kept = self.buffers[index], 0, "it fills up by collecting", self._kept[index]
+        handle, rows, told, kept = self.buffers[index], 0, "", self._kept[index]
+        filled_from: list[str] = []
         try:
             yield from self._step(handle.ready)
             if self.saved is not None:
                 parts, draws = share_of_saves(self.saved, self.num)
                 rows = yield from self._reading(handle, parts[index], draws)
-                how = f"it was filled from {self.saved.parent.name}" if rows else how
+                filled_from += [self.saved.parent.name] if rows else []
         except CheckpointError as error:
-            how = f"its save cannot be read ({error}) and it fills up by collecting"
+            told = f"its save cannot be read ({error}) and "
             handle.submit(Replay.clear)
         except (WorkerLost, TimeoutError):  # what comes next finds it
-            how = "the new one was lost, too"
+            told = "the new one was lost, too: "
         added = 0
         while added < len(kept):  # more come meanwhile
             adds = [handle.submit(Shard.add, *fragment) for fragment in islice(kept, added, None)]
@@ -304,7 +306,9 @@ class ReplaySource:
         self._held[index], self._ready[index] = rows, self.backend.put(rows)
         lost = max(0, held - rows)
         self.losses.add("replay_rows", lost)
-        return f"{how}; rows lost: {lost:,}"
+        filled_from += ["what was collected since"] if added else []
+        how = f"it was filled from {' and '.join(filled_from)}" if filled_from else "it fills up by collecting"
+        return f"{told}{how}; rows lost: {lost:,}"
 
     def _has_loaded(self, index: int) -> bool:
         """Whether a buffer that was rebuilt is filled; if not, go on with it as far as nothing has to be waited for. Once it is, what was

@@ -128,9 +128,9 @@ class Replay(Buffer, ABC):
     def restore(self, saved: SavedRows) -> None:
         """Load the `row_state` of rows that have just been loaded."""
 
-    def save(self, folder: Path, previous: Path | None = None) -> None:
+    def save(self, folder: str | Path, previous: Path | None = None) -> None:
         """Write the buffer into `folder`. What the save in `previous` has already is linked."""
-        write_rows(folder, previous, *self.head(), self._rows_of)
+        write_rows(Path(folder), previous, *self.head(), self._rows_of)
 
     def head(self) -> tuple[dict[str, object], int]:
         """Return what a save keeps of the buffer besides its rows, and the number of rows of a piece of it."""
@@ -159,7 +159,7 @@ class Replay(Buffer, ABC):
         state = {name: head[name] for name in ("oldest", "count", "max_priority", "rng")}
         return fingerprint({**state, "rows": self.rows(ids), "more": self.row_state(self.slots(ids))})
 
-    def load(self, *folders: Path, draws: bool = True) -> int:
+    def load(self, *folders: str | Path, draws: bool = True) -> int:
         """Replace the contents by those of one save, or of several after each other; returns the rows that can be drawn.
 
         With `draws`, rows are drawn from now on as the (first) saved buffer would have drawn them.
@@ -168,7 +168,7 @@ class Replay(Buffer, ABC):
             ReplayDamaged: a file is missing, cut short or altered.
             OtherTask: the rows come from another environment.
         """
-        for i, folder in enumerate(folders):
+        for i, folder in enumerate(map(Path, folders)):
             with refusing(f"The replay buffer in {folder}", ReplayDamaged):
                 index = read_index(folder)
                 for piece in read_rows(folder, index, self.begin_load(index, i > 0)):

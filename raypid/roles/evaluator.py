@@ -14,7 +14,7 @@ import numpy as np
 from raypid.envs import EnvSpec, VectorEnv, stream_seeds
 from raypid.nn.policy import make_policy
 from raypid.roles.acting import EnvironmentLoop, Episode, longest_episode
-from raypid.roles.role import Role, checked
+from raypid.roles.role import Role
 from raypid.roles.setup import WorkerSetup
 from raypid.types import Array, Weights
 
@@ -124,7 +124,6 @@ class Evaluator(Role):
         self.loop: EnvironmentLoop | None = None
         self.check_by(setup, self.policy)
 
-    @checked
     def evaluate(
         self,
         weights: Weights,
@@ -152,6 +151,7 @@ class Evaluator(Role):
             UserError: they are no Weights, or a number is not what it must be.
             EnvError: environments raised too often.
         """
+        self.check("Evaluator.evaluate", weights=weights, num_episodes=num_episodes, seed=seed)
         return self.play(weights, Order(num_episodes, seed, explore=explore), record)
 
     def _evaluate(self, weights: Weights, order: Order, record: Recorder | None) -> Evaluation:

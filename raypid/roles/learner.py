@@ -18,7 +18,7 @@ from raypid.errors import Diverged, UserError
 from raypid.ops.normalizer import Moments, inverse_deviation, merge_moments, zero_moments
 from raypid.ops.sum_tree import importance
 from raypid.roles.divergence import check_update, is_sound, quiet
-from raypid.roles.role import Role, checked
+from raypid.roles.role import Role
 from raypid.roles.setup import Setup
 from raypid.runtime.calls import called
 from raypid.state_tree import fingerprint
@@ -124,7 +124,6 @@ class Learner(Role):
         self.collective.leave()
 
     @called(splits_after=1, progress=num_updates_of)
-    @checked
     def update(self, timesteps: int, *data: Collected) -> tuple[Metrics, Weights]:
         """Make one update from what workers have collected with these or recent weights. For algorithms without replay.
 
@@ -140,6 +139,7 @@ class Learner(Role):
             UserError: the algorithm has a replay buffer, or `data` is not what a Rollout of this setup collects.
             Diverged: the update, or the one before, left something that is not finite.
         """
+        self.check("Learner.update", timesteps=timesteps, data=data)
         self.check_sound()
         with self._changing():
             batch = self._joined(data)
@@ -159,7 +159,6 @@ class Learner(Role):
         return Metrics(update.metrics, update.num_updates, weights.version), weights
 
     @quiet
-    @checked
     def observe(self, report: Report, fragment: Collected | None = None) -> None:
         """Take in what rewards and observations are normalised by. For algorithms with replay.
 
@@ -173,12 +172,12 @@ class Learner(Role):
         Raises:
             UserError: the algorithm has no replay buffer, or this is not what a Rollout of this setup collects.
         """
+        self.check("Learner.observe", report=report, fragment=fragment)
         if report.returns is not None:
             self.returns = merge_moments(self.returns, report.returns)
         self.algorithm.merge(getattr(fragment, "moments", None) if report.moments is None else report.moments)
 
     @called(splits_after=1, progress=num_updates_of)
-    @checked
     def learn(self, timesteps: int, *samples: Sample) -> tuple[Priorities, Weights]:
         """Make updates from samples of one or several Replays: one for each `batch_size` rows. For algorithms with replay.
 
@@ -197,6 +196,7 @@ class Learner(Role):
                 batches, or `observe` was left out though settings need it.
             Diverged: an update, or one before, left something that is not finite.
         """
+        self.check("Learner.learn", timesteps=timesteps, samples=samples)
         self.check_sound()
         algorithm, rows = self._off_policy, sum(len(sample.id) for sample in samples)
         if self.checks is not None:
@@ -362,7 +362,6 @@ class Learner(Role):
         return self.algorithm.weights()
 
     @called(gives_state=True)
-    @checked
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights, with optimizers as they are. Their version goes on, unless the learner's own is newer.
 
@@ -370,6 +369,7 @@ class Learner(Role):
             ConfigError: they belong to another network.
             UserError: they are no Weights, or not finite.
         """
+        self.check("Learner.set_weights", weights=weights)
         self.algorithm.set_weights(weights)
         self._check_given()
 
@@ -395,7 +395,6 @@ class Learner(Role):
         return self.algorithm.in_force()
 
     @called(gives_state=True)
-    @checked
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned.
 
@@ -403,6 +402,7 @@ class Learner(Role):
             CheckpointError: it is no such state.
             ConfigError: it is that of another network.
         """
+        self.check("Learner.load_state_dict", state=state)
         with refusing("The learner's state in the checkpoint"):
             returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else self.returns
             self.algorithm.load_state_dict({name: part for name, part in state.items() if name != "returns"})

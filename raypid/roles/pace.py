@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import UserError
-from raypid.roles.role import Role, checked
+from raypid.roles.role import Role
 from raypid.roles.setup import Setup
 from raypid.types import Report
 
@@ -44,7 +44,6 @@ class Pace(Role):
         """Updates that the steps so far call for and that have not been made yet."""
         self.check_by(setup)
 
-    @checked
     def count(self, report: Report, is_filled: bool = True) -> int:
         """Count the steps of a fragment. After the warm-up, the updates that they call for are owed.
 
@@ -58,6 +57,7 @@ class Pace(Role):
         Raises:
             UserError: it is no Report.
         """
+        self.check("Pace.count", report=report)
         self.timesteps += report.num_steps
         self.episodes += len(report.episode_rewards)
         if is_filled and not self.warms_up():

@@ -11,7 +11,7 @@ import numpy as np
 
 from raypid.errors import UserError
 from raypid.nn.policy import read_policy_weights, save_policy
-from raypid.roles.role import Role, checked
+from raypid.roles.role import Role
 from raypid.roles.setup import WorkerSetup
 from raypid.storage.checkpoint import find_policy
 from raypid.storage.neighbours import refuse_file_name
@@ -41,7 +41,6 @@ class ParameterServer(Role):
         self.pushes = self.pulls = self.refused = 0
         """Calls so far; pushes count what was taken, `refused` what was older than the version here."""
 
-    @checked
     def push(self, weights: Weights, since: Weights | None = None) -> int:
         """Hold `weights`, unless those here are of a newer version; returns the version that is here now.
 
@@ -56,6 +55,7 @@ class ParameterServer(Role):
             ConfigError: they belong to another network.
             UserError: they are no Weights.
         """
+        self.check("ParameterServer.push", weights=weights, since=since)
         if since is not None and (newest := self._weights) is not None:
             version = newest.version + weights.version - since.version
             weights = Weights(version, newest.flat + (weights.flat - since.flat), weights.table, weights.extra)
@@ -69,11 +69,10 @@ class ParameterServer(Role):
                 f"ParameterServer.push: refused weights of version {weights.version:,}, since version {version:,} is here; "
                 "rollouts go on with that one. Let the learner go on from it, with learner.set_weights(server.pull()), or replace it, "
                 "with server.reset(learner.weights()). Further refusals are only counted, in metrics()['refused'].",
-                stacklevel=3,  # the caller of `checked`
+                stacklevel=2,
             )
         return version
 
-    @checked
     def reset(self, weights: Weights) -> int:
         """Hold `weights`, whatever their version; returns it. For a run that begins, or goes on from a checkpoint.
 
@@ -81,10 +80,10 @@ class ParameterServer(Role):
             ConfigError: they belong to another network.
             UserError: they are no Weights.
         """
+        self.check("ParameterServer.reset", weights=weights)
         self._weights = weights
         return weights.version
 
-    @checked
     def pull(self, newer_than: int | None = None) -> Weights | None:
         """The newest weights; None if there are none yet.
 
@@ -94,11 +93,11 @@ class ParameterServer(Role):
         Raises:
             UserError: `newer_than` is no whole number.
         """
+        self.check("ParameterServer.pull", newer_than=newer_than)
         self.pulls += 1
         w = self._weights
         return w if w is None or newer_than is None or w.version > newer_than else None
 
-    @checked
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a policy folder, which `raypid.load_policy`, `restore` and the setting `init_from` read.
 
@@ -106,12 +105,12 @@ class ParameterServer(Role):
             UserError: there are no weights yet, or `folder` is no path.
             RuntimeError: it cannot be written.
         """
+        self.check("ParameterServer.save", folder=folder)
         refuse_file_name(folder, "ParameterServer.save")
         if self._weights is None:
             raise UserError("ParameterServer.save: it holds no weights yet. Push some first: push(learner.weights()).")
         save_policy(Path(folder), self.network, self._weights)
 
-    @checked
     def restore(self, folder: str | os.PathLike[str]) -> int:
         """Hold the weights of a policy folder, checkpoint or run folder; returns their version.
 
@@ -122,6 +121,7 @@ class ParameterServer(Role):
             CheckpointError: there is nothing, or it is damaged.
             UserError: `folder` is no path.
         """
+        self.check("ParameterServer.restore", folder=folder)
         _, weights, _, _ = read_policy_weights(find_policy(Path(folder)))
         return self.reset(weights)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
 from raypid.algorithms.off_policy import OffPolicyConfig
 from raypid.errors import UserError, reason
 from raypid.roles.divergence import quiet
-from raypid.roles.role import Role, checked
+from raypid.roles.role import Role
 from raypid.roles.setup import Setup, WorkerSetup
 from raypid.storage.neighbours import nothing_at, refuse_file_name
 from raypid.types import Array, Sample, Trajectory
@@ -51,7 +50,6 @@ class Replay(Role):
         self.check_by(setup)
 
     @quiet
-    @checked
     def add(self, worker_index: int, fragment: Trajectory) -> int:
         """Store a trajectory.
 
@@ -68,9 +66,9 @@ class Replay(Role):
                 environment, its arrays do not fit together, or it needs more rows than the buffer has. A fragment takes T * B rows, and one
                 for each last observation of an episode that was truncated and reset within one step (`fragment.final`).
         """
+        self.check("Replay.add", worker_index=worker_index, fragment=fragment)
         return self.buffer.add(worker_index, fragment)
 
-    @checked
     def sample(self, num: int, timesteps: int = 0) -> Sample:
         """Draw `num` transitions, with replacement.
 
@@ -86,6 +84,7 @@ class Replay(Role):
         Raises:
             UserError: nothing can be drawn yet, `num` is no whole number of at least 1, or `timesteps` no number of at least 0.
         """
+        self.check("Replay.sample", num=num, timesteps=timesteps)
         assert isinstance(self.setup, Setup) and isinstance(self.setup.config, OffPolicyConfig)
         return self.buffer.sample(num, self.setup.config.beta_at(timesteps))
 
@@ -116,22 +115,21 @@ class Replay(Role):
         """Metrics of the buffer. Those of several are added up."""
         return self.buffer.metrics()
 
-    @checked
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all rows and priorities into a folder, whose former save is replaced.
 
         Raises:
             UserError: it cannot be written.
         """
+        self.check("Replay.save", folder=folder)
         refuse_file_name(folder, "Replay.save")
         try:
-            self.buffer.save(Path(folder))
+            self.buffer.save(os.fspath(folder))
         except OSError as error:
             raise UserError(
                 f"Replay.save: {folder} cannot be written: {reason(error)}. Give another folder."
             ) from error
 
-    @checked
     def load(self, folder: str | os.PathLike[str]) -> int:
         """Replace the contents by those that `save` wrote; returns the number of rows that can be drawn.
 
@@ -140,6 +138,7 @@ class Replay(Role):
             ReplayDamaged: a file is missing, cut short or altered.
             OtherTask: the rows come from another environment.
         """
+        self.check("Replay.load", folder=folder)
         if not os.path.isdir(folder):
             raise UserError(f"Replay.load takes a folder that Replay.save wrote. {nothing_at(folder)}")
-        return self.buffer.load(Path(folder))
+        return self.buffer.load(os.fspath(folder))

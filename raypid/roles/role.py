@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.roles.acting import register_networks
@@ -15,11 +12,9 @@ if TYPE_CHECKING:
     from raypid.roles.given import Checks
     from raypid.types import Weights
 
-F = TypeVar("F", bound=Callable[..., object])
-
 
 class Role:
-    """Base class of roles. Subclasses mark with `checked` the methods that a user's loop calls.
+    """Base class of roles. Methods that a user's loop calls begin with `check`.
 
     Args:
         setup: what `raypid.setup(...)` returned.
@@ -53,17 +48,7 @@ class Role:
 
             self.checks = Checks(setup, policy, weights)
 
-
-def checked(method: F) -> F:
-    """Decorator of a role's method: check its arguments first, each by the method of `Checks` that has the argument's name."""
-    signature = inspect.signature(method)
-
-    @functools.wraps(method)
-    def checked_call(self: Role, *args: Any, **kwargs: Any) -> object:
+    def check(self, call: str, **arguments: object) -> None:
+        """Check the arguments of a call such as "Learner.update", if the setup says so: each by the method of `Checks` with its name."""
         if self.checks is not None:
-            given = signature.bind(self, *args, **kwargs)
-            given.apply_defaults()
-            self.checks.check(method.__qualname__, given.arguments)
-        return method(self, *args, **kwargs)
-
-    return cast(F, checked_call)
+            self.checks.check(call, arguments)

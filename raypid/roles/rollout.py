@@ -5,7 +5,7 @@ from __future__ import annotations
 from raypid.errors import UserError
 from raypid.nn.network_policy import Exploration
 from raypid.roles.evaluator import Evaluation, Evaluator, Order
-from raypid.roles.role import Role, checked
+from raypid.roles.role import Role
 from raypid.roles.setup import Setup, WorkerSetup
 from raypid.roles.worker import RolloutWorker, TrajectoryWorker, WorkerState
 from raypid.types import Array, Collected, Report, Weights
@@ -33,7 +33,6 @@ class Rollout(Role):
         self.check_by(setup, self.worker.policy)
         self._closed = False
 
-    @checked
     def collect(
         self, weights: Weights, timesteps: int = 0, exploration: Exploration | None = None
     ) -> tuple[Report, Collected]:
@@ -55,6 +54,7 @@ class Rollout(Role):
             ConfigError: the weights belong to another network.
             EnvError: environments raised too often.
         """
+        self.check("Rollout.collect", weights=weights, timesteps=timesteps)
         if self._closed:
             raise UserError("Rollout.collect: this rollout is closed. Make a new one: Rollout(setup, worker_index).")
         if exploration is None:
