@@ -165,7 +165,9 @@ def test_a_lost_shard_gets_its_save_and_then_what_came_since(tmp_path: Path, sma
     assert (newest.count, newest.num_ready) == (like.count, like.num_ready)
     assert held > 0 and source.losses.counts == {"shards": 1, "replay_rows": 0}
     (said,) = source.losses.told
-    assert said.startswith("Replay shard 1 of 2 died in sample(). It was filled from checkpoint_000003; rows lost: 0")
+    assert said.startswith(
+        "Replay shard 1 of 2 died in sample(). It was filled from checkpoint_000003 and what was collected since; rows lost: 0."
+    )
 
 
 def test_a_save_that_is_gone_is_not_called_damaged(tmp_path: Path) -> None:
