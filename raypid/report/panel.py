@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from raypid.report.status_line import StatusLine, is_terminal
-from raypid.report.streams import lenient
+from raypid.report.streams import StatusLine, is_terminal, lenient
 from raypid.storage.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known, number
 
 if TYPE_CHECKING:

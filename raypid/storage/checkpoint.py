@@ -220,8 +220,8 @@ def latest(parent: Path | str) -> Path | None:
 
 def best(parent: Path | str) -> Path | None:
     """Return the checkpoint with the highest score, the newest one of a tie; None if no score is known."""
-    known = {path: score for path, m in _readable(parent).items() if (score := m.get("score")) is not None}
-    scores = {path: score for path, score in known.items() if not math.isnan(score)}
+    found = {path: m.get("score") for path, m in _readable(parent).items()}
+    scores = {path: score for path, score in found.items() if score is not None and not math.isnan(score)}
     return max(reversed(scores), key=scores.__getitem__, default=None)
 
 
@@ -270,10 +270,7 @@ def _named(path: Path) -> Path:
     if not is_named and not os.path.isfile(_current(path) / "manifest.json"):
         if not os.path.exists(path):
             raise CheckpointError(nothing_at(path))
-        try:
-            refuse_file(path)
-        except UserError as error:
-            raise CheckpointError(str(error)) from None
+        refuse_file(path, CheckpointError)
         chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
@@ -523,6 +520,7 @@ def _verify_file(folder: Path, name: str, saved_size: int, checksum: str) -> Non
 def _read_index(folder: Path, index: str) -> dict[str, Any]:
     """Parse the JSON file, refuse newer formats and verify its checksum; the state stays encoded."""
     kind = _KIND[index]
+    damaged = f"The {kind} {folder} is damaged: {index}"
     if not folder.exists():
         raise CheckpointError(f"There is no {kind} at {folder}.")
     if not (folder / index).is_file():
@@ -534,9 +532,7 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         if type(version) is not int or version < 1 or not re.fullmatch("[0-9a-f]{64}", checksum):
             raise ValueError(f"format {shown(version)}, checksum {shown(checksum)}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"The {kind} {folder} is damaged: {index} is truncated or altered, {_reason(error)}."
-        ) from error
+        raise CheckpointError(f"{damaged} is truncated or altered, {_reason(error)}.") from error
     if version > FORMAT_VERSION:
         writer = entries.get("raypid_version", "unknown")
         raise CheckpointError(
@@ -545,10 +541,10 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         )
     text = text.replace(checksum.encode(), _ZEROS.encode(), 1)
     if hashlib.sha256(text).hexdigest() != checksum:
-        raise CheckpointError(f"The {kind} {folder} is damaged: {index} was altered (its checksum does not match).")
+        raise CheckpointError(f"{damaged} was altered (its checksum does not match).")
     files = entries.get("files")
     if not isinstance(files, dict) or not all(isinstance(expected, dict) for expected in files.values()):
-        raise CheckpointError(f"The {kind} {folder} is damaged: {index} does not say which files there are.")
+        raise CheckpointError(f"{damaged} does not say which files there are.")
     signature = str(entries.get("signature", ""))  # none in folders of earlier versions
     unsigned = text.replace(signature.encode("utf-8", "replace"), b"", 1) if signature else text
     entries["signed"] = is_signed(index, hashlib.sha256(unsigned).hexdigest(), signature)

@@ -207,6 +207,3 @@ def check_file_writable(file: Path, option: str) -> None:
         _try_folder(file.parent)
         if file.exists():
             file.open("ab").close()
-        elif file.parent.exists():
-            file.touch()
-            file.unlink()

@@ -29,7 +29,7 @@ from raypid.report.panel import (
     sparkline,
     summary_lines,
 )
-from raypid.report.status_line import StatusLine
+from raypid.report.streams import StatusLine
 
 INFO = {"algorithm": "PPO", "env": "CartPole-v1", "seed": 3, "num_workers": 2, "backend": "ray", "folder": "runs/x"}
 STOP = {"evaluation/episode_reward_mean": 475, "time_total_s": 600, "timesteps_total": 1e6}
