@@ -360,7 +360,7 @@ LABEL = 11
 """Columns of a section's label."""
 COUNTED = ("timesteps_total", "episodes_total", "learner_updates_total")
 MAX_METRICS = 10
-WRAPPED = frozenset({"took", "try", "best policy", "answer", "overall", "failed", "diverged", "on the way", ""})
+WRAPPED = frozenset({"took", "try", "best policy", "answer", "overall", "failed", "diverged", "on the way"})
 """Lines of a summary that may be wrapped."""
 SLOW_SECONDS = 1.0
 """Seconds from which an activity besides training is drawn at once."""
@@ -517,7 +517,7 @@ class Panel(Progress):
             full = int(fraction * room)
             bar = ("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")
             begin = [f"{row:<{longest}} ", *bar] if room >= 4 else [" ".join(row.split())]
-            ends = "" if left is None else f"  {about(left)}"
+            ends = "" if left is None else f"  {duration(max(1, round(left)))} left"
             lines.append(styled(*begin, f" {math.floor(100 * fraction):>3}%{ends}"))
         return styled("\n").join(lines)
 
@@ -628,12 +628,12 @@ def title(name: str) -> str:
     return {"kl": "KL", "q": "Q", "td_error": "TD error"}.get(name, name.replace("_", " "))
 
 
-def about(seconds: float) -> str:
-    """A duration that nobody knows exactly: "about 3 min"."""
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s left"
-    minutes = round(seconds / 60)
-    return f"{minutes} min left" if minutes < 120 else f"{seconds / 3600:.3g} h left"
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it: "30 ms", "45 s", "6.7 min"."""
+    units = ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)
+    unit, size = next((u for u in units if seconds >= u[1] * (2 if u[1] > 1 else 1)), ("us", 1e-6))
+    value = seconds / size
+    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
 def clock(seconds: object) -> str:

@@ -237,25 +237,23 @@ def prune(parent: Path | str, keep: int) -> list[Path]:
     kept = {*readable[-keep:], best(parent)}
     removed = []
     for path in (path for path in readable if path not in kept):
-        doomed = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-        with contextlib.suppress(OSError):
-            _current(path).rename(doomed)  # an interrupted removal must not look like a damaged checkpoint
-            shutil.rmtree(doomed, ignore_errors=True)
+        if _remove(_current(path), path.with_name(f".tmp-{path.name}-{os.getpid()}")):
             removed.append(path)
     return removed
 
 
+def _remove(folder: Path, doomed: Path) -> bool:
+    """Remove a folder under another name, since an interrupted removal must not look like damage; returns whether it could be."""
+    with contextlib.suppress(OSError):
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        return True
+    return False
+
+
 def remove_replay(path: Path) -> None:
     """Remove the replay buffer of a checkpoint, which stays whole otherwise, also if it is interrupted."""
-    doomed = path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}")
-    with contextlib.suppress(OSError):
-        (path / REPLAY).rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
-def find(path: Path | str) -> Path:
-    """The folder of the checkpoint that `path` stands for, verified; errors as `open_checkpoint`."""
-    return open_checkpoint(path).path
+    _remove(path / REPLAY, path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}"))
 
 
 def _named(path: Path) -> Path:
@@ -580,4 +578,4 @@ def find_policy(path: Path | str) -> Path:
     for name in (BEST, OLD_BEST):  # a checkpoint's own policy is called policy too
         if os.path.exists(path / name / "policy.json"):
             return path / name
-    return find(path) / "policy"
+    return open_checkpoint(path).path / "policy"

@@ -19,10 +19,10 @@ from raypid.report.panel import (
     PlainLines,
     Quiet,
     State,
-    about,
     bottleneck,
     clock,
     count,
+    duration,
     flow,
     make_progress,
     reading,
@@ -302,7 +302,7 @@ def test_time_left_is_said_where_it_can_be_known() -> None:
     assert state.seconds_left("evaluation/episode_reward_mean") is None
     state.has_ended = True
     assert state.seconds_left("timesteps_total") is None
-    assert [about(s) for s in (0.2, 59, 170, 3600 * 2.5)] == ["1 s left", "59 s left", "3 min left", "2.5 h left"]
+    assert [duration(s) for s in (1, 59, 170, 3600 * 2.5)] == ["1 s", "59 s", "2.8 min", "2.5 h"]
 
 
 def metrics(i: int) -> dict[str, float]:
