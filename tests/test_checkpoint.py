@@ -23,10 +23,10 @@ from raypid.storage.checkpoint import (
     CheckpointError,
     best,
     checkpoint_name,
+    find,
     latest,
     list_checkpoints,
     load_checkpoint,
-    open_checkpoint,
     prune,
     read_manifest,
     read_policy,
@@ -98,10 +98,6 @@ def random_tree(rng: np.random.Generator, depth: int = 0) -> Any:
 
 def save(parent: Path, iteration: int, score: float | None = None, **state: Any) -> Path:
     return save_checkpoint(parent, checkpoint_name(iteration), state, manifest={"score": score})
-
-
-def find(path: Path | str) -> Path:
-    return open_checkpoint(path).path
 
 
 def leftovers(parent: Path) -> list[str]:

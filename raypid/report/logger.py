@@ -160,11 +160,9 @@ class RunLogger(AbstractContextManager["RunLogger"]):
             finally:
                 self._rewrite_due = started + 50 * (time.perf_counter() - started)
         elif self._progress is not None:
-            try:
-                self._progress.append(_csv([row], self._columns))
-            except Unwritten:
-                self._rewrite_owed = True
-                raise
+            owed, self._rewrite_owed = self._rewrite_owed, True  # until it is written
+            self._progress.append(_csv([row], self._columns))
+            self._rewrite_owed = owed
 
     def _rewrite_progress(self) -> None:
         """Rebuild progress.csv from result.json, with a column for every key so far."""

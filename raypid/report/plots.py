@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from raypid.errors import UserError, listed, shorten, shown
+from raypid.errors import UserError, listed, shorten
 from raypid.report.panel import count
 from raypid.report.runs import Group, check_key, find_runs, group_by_seed, grouped
 from raypid.report.statistics import CENTRES, Centre, Column, bootstrap_interval
@@ -283,8 +283,6 @@ def draw(drawn: Sequence[Curve], out: Path, view: View, title: str | None = None
 def save(figure: Figure, out: Path) -> Path:
     """Write a picture, whole or not at all; the ending of `out` is the format."""
     with usable(out, "The picture"):
-        if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
-            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(str(out))}.")
         picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a title in letters that the font lacks

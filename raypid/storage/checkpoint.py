@@ -256,6 +256,11 @@ def remove_replay(path: Path) -> None:
     _remove(path / REPLAY, path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}"))
 
 
+def find(path: Path | str) -> Path:
+    """The folder of the checkpoint that `path` stands for, verified; errors as `open_checkpoint`."""
+    return open_checkpoint(path).path
+
+
 def _named(path: Path) -> Path:
     """The checkpoint that a path stands for; nothing in it is read.
 
@@ -358,10 +363,7 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
         there = next(parent for parent in target.absolute().parents if parent.is_dir())
         of_arrays = sum(getattr(leaf, "nbytes", 0) for _, leaf in tree_leaves(as_tree(state, lists=True)))
         needed, free = max(of_arrays, written), shutil.disk_usage(there).free
-        why = "" if free < needed else " (files take whole blocks, and there may be a quota)"
-        raise Unwritten(
-            f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free{why}."
-        ) from cause
+        raise Unwritten(f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free.") from cause
     shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -529,7 +531,9 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         version, checksum = entries["format_version"], entries["checksum"]
         if type(version) is not int or version < 1 or not re.fullmatch("[0-9a-f]{64}", checksum):
             raise ValueError(f"format {shown(version)}, checksum {shown(checksum)}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not all(isinstance(expected, dict) for expected in entries["files"].values()):
+            raise ValueError("it does not say which files there are")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{damaged} is truncated or altered, {_reason(error)}.") from error
     if version > FORMAT_VERSION:
         writer = entries.get("raypid_version", "unknown")
@@ -540,9 +544,6 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
     text = text.replace(checksum.encode(), _ZEROS.encode(), 1)
     if hashlib.sha256(text).hexdigest() != checksum:
         raise CheckpointError(f"{damaged} was altered (its checksum does not match).")
-    files = entries.get("files")
-    if not isinstance(files, dict) or not all(isinstance(expected, dict) for expected in files.values()):
-        raise CheckpointError(f"{damaged} does not say which files there are.")
     signature = str(entries.get("signature", ""))  # none in folders of earlier versions
     unsigned = text.replace(signature.encode("utf-8", "replace"), b"", 1) if signature else text
     entries["signed"] = is_signed(index, hashlib.sha256(unsigned).hexdigest(), signature)
@@ -578,4 +579,4 @@ def find_policy(path: Path | str) -> Path:
     for name in (BEST, OLD_BEST):  # a checkpoint's own policy is called policy too
         if os.path.exists(path / name / "policy.json"):
             return path / name
-    return open_checkpoint(path).path / "policy"
+    return find(path) / "policy"
