@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from raypid.check.report import Finding, duration, num_of
+from raypid.check.report import Finding, num_of
 from raypid.errors import shorten
+from raypid.report.panel import duration
 from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from raypid.report.panel import duration
+
 Severity: TypeAlias = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 FACTS = (
@@ -215,11 +217,3 @@ def num_of(number: int, thing: str) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def duration(seconds: float) -> str:
-    """A time in a unit that suits it."""
-    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size * (2 if size > 1 else 1):
-            return f"{_number(seconds / size)} {unit}"
-    return f"{_number(seconds * 1e6)} us"

@@ -22,8 +22,7 @@ from raypid.phases import Phases
 from raypid.plugins.extras import install_hint
 from raypid.plugins.project import find_project, foreign_project, not_imported
 from raypid.plugins.registry import ALGORITHMS, did_you_mean, unknown
-from raypid.report.status_line import StatusLine
-from raypid.report.streams import lenient_output
+from raypid.report.streams import StatusLine, lenient_output
 from raypid.storage.ownership import put_on_path
 
 COMMANDS = {

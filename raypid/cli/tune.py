@@ -18,6 +18,7 @@ from raypid.cli.options import HELP_ALL, add_groups, add_settings, reader, witho
 from raypid.cli.train import at_least, named_parts, settings_class, settings_of, stop_of
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
+from raypid.report.panel import duration
 from raypid.run.calls import algorithm_of
 from raypid.run.folder import lock_folder
 from raypid.run.known_keys import KnownKeys, check_stop
@@ -29,7 +30,7 @@ from raypid.settings.files import read_values
 from raypid.settings.stops import SECONDS
 from raypid.storage.outputs import Unwritten, check_folder_writable, write_whole
 from raypid.storage.run_folder import EVALUATION as GOAL
-from raypid.sweep.budget import RAY_TURN_S, TURN_S, Plan, make_plan, read_seconds, shown_seconds
+from raypid.sweep.budget import RAY_TURN_S, TURN_S, Plan, make_plan, read_seconds
 from raypid.sweep.space import as_text, nested
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def main(options: argparse.Namespace) -> int:
             write_search(out, task, plan, more)
         processes = TrialProcesses(plan.concurrent, out / "processes.log")
         search = Search(task, plan, out, processes, tell)
-        within = f"{plan.concurrent} at a time, within {shown_seconds(plan.budget_s)}; {out}"
+        within = f"{plan.concurrent} at a time, within {duration(plan.budget_s)}; {out}"
         tell(f"{task.run} on {task.fixed['env']}: at most {plan.trials} trials, {within}\n{as_text(task.space)}")
         tell("[   time]     trial      score  trained")
         try:

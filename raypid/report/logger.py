@@ -19,18 +19,15 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raypid.errors import UserError
-from raypid.plugins.modules import name_of
+from raypid.plugins.modules import to_json
 from raypid.report.thinning import Thinning, Value
 from raypid.storage.neighbours import nothing_at, refuse_file
 from raypid.storage.outputs import AppendFile, Unwritten, explained, write_whole
 from raypid.storage.ownership import with_signature
 from raypid.storage.run_folder import PARAMS, RESULTS, Row, RunFolder, number, read_rows
-
-if TYPE_CHECKING:
-    from raypid.types import Json  # imports NumPy
 
 PROGRESS = "progress.csv"
 EXPLOITS = "exploits.json"
@@ -100,8 +97,8 @@ class RunLogger(AbstractContextManager["RunLogger"]):
             raise FolderLost(f"{self._results.path} was deleted, moved or replaced while the run wrote to it.")
 
     def write_params(self, params: Mapping[str, object]) -> None:
-        """Write params.json in one piece, signed as this user's. Classes and functions become "module:name"."""
-        plain = {str(key): _plain(value) for key, value in params.items()}
+        """Write params.json in one piece, signed as this user's. Classes and functions become "module:name", NaN and infinities null."""
+        plain = json.loads(json.dumps(to_json(params)), parse_constant=lambda not_finite: None)
         text = json.dumps(with_signature(PARAMS, plain), indent=2, allow_nan=False)
         write_whole(self.folder / PARAMS, (text + "\n").encode())
 
@@ -163,11 +160,9 @@ class RunLogger(AbstractContextManager["RunLogger"]):
             finally:
                 self._rewrite_due = started + 50 * (time.perf_counter() - started)
         elif self._progress is not None:
-            try:
-                self._progress.append(_csv([row], self._columns))
-            except Unwritten:
-                self._rewrite_owed = True
-                raise
+            owed, self._rewrite_owed = self._rewrite_owed, True  # until it is written
+            self._progress.append(_csv([row], self._columns))
+            self._rewrite_owed = owed
 
     def _rewrite_progress(self) -> None:
         """Rebuild progress.csv from result.json, with a column for every key so far."""
@@ -307,25 +302,6 @@ def _scalar(key: str, value: object) -> Value:
     if isinstance(value, float) and not isfinite(value):
         return None
     return int(value) if isinstance(value, bool) else value
-
-
-def _plain(value: object) -> Json:
-    """Convert settings to JSON; what JSON cannot hold is written as text."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(v) for v in value]
-    if hasattr(value, "__qualname__"):
-        return name_of(value)
-    if hasattr(value, "tolist"):  # NumPy
-        return _plain(value.tolist())
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return os.fspath(value) if isinstance(value, os.PathLike) else repr(value)
 
 
 def _csv(rows: Iterable[Mapping[str, Value]], columns: Collection[str]) -> bytes:

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, TypeAlias
 
-from raypid.report.status_line import StatusLine, is_terminal
-from raypid.report.streams import lenient
+from raypid.report.streams import StatusLine, is_terminal, lenient
 from raypid.storage.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known, number
 
 if TYPE_CHECKING:
@@ -209,28 +208,6 @@ def singular(name: str) -> str:
     return name.removesuffix("es") if name.endswith("shes") else name.removesuffix("s")
 
 
-def advice_on(
-    part: str, info: Mapping[str, object], update_s: float, more_workers: str = "", *, waited: bool = False
-) -> str:
-    """Advise what to do if a part takes most of the time.
-
-    Args:
-        update_s: seconds of one update. If it is long enough, a GPU is advised.
-        more_workers: the advice if more workers would help; replaces the ordinary one.
-        waited: whether workers were lost, and so waited for.
-    """
-    gpu = part == "learner" and update_s >= GPU_HELPS_S and not number(info, "num_gpus")
-    advice = more_workers or f"{PARTS[part][3]}{', or a GPU' if gpu else ''}"
-    if waited and part in ("transport", "env"):
-        return f"{advice}; but the wait for workers that were lost is part of it"
-    return advice
-
-
-def workers_pay(part: str, num_workers: float, cpus: float, time_s: float) -> bool:
-    """Whether more workers would help a run of so many seconds of which this part takes most."""
-    return part == "env" and num_workers < cpus and cpus >= WORKERS_PAY_CPUS and time_s >= WORKERS_PAY_S
-
-
 def bottleneck(
     shares: Mapping[str, float],
     info: Mapping[str, object],
@@ -250,9 +227,13 @@ def bottleneck(
     ranked = sorted(shares, key=lambda part: -shares[part])
     if shares[top := ranked[0]] < 0.4:
         return "balanced: " + ", ".join(f"{PARTS[part][0]} {shares[part]:.0%}" for part in ranked[:2])
-    cpus = number(info, "num_cpus") or os.cpu_count() or 1
-    pays = workers_pay(top, number(info, "num_workers"), cpus, time_s)
-    advice = advice_on(top, info, update_s, f"more workers (num_workers={cpus:g})" if pays else "", waited=waited)
+    advice, cpus = PARTS[top][3], number(info, "num_cpus") or os.cpu_count() or 1
+    if top == "env" and number(info, "num_workers") < cpus >= WORKERS_PAY_CPUS and time_s >= WORKERS_PAY_S:
+        advice = f"more workers (num_workers={cpus:g})"
+    if top == "learner" and update_s >= GPU_HELPS_S and not number(info, "num_gpus"):
+        advice += ", or a GPU"
+    if top in ("transport", "env") and waited:
+        advice += "; but the wait for workers that were lost is part of it"
     return f"{PARTS[top][0]} {shares[top]:.0%} of the time: {advice}"
 
 
@@ -379,7 +360,7 @@ LABEL = 11
 """Columns of a section's label."""
 COUNTED = ("timesteps_total", "episodes_total", "learner_updates_total")
 MAX_METRICS = 10
-WRAPPED = frozenset({"took", "try", "best policy"})
+WRAPPED = frozenset({"took", "try", "best policy", "answer", "overall", "failed", "diverged", "on the way"})
 """Lines of a summary that may be wrapped."""
 SLOW_SECONDS = 1.0
 """Seconds from which an activity besides training is drawn at once."""
@@ -536,7 +517,7 @@ class Panel(Progress):
             full = int(fraction * room)
             bar = ("━" * full, "green" if fraction >= 1 else "cyan"), ("─" * (room - full), "bright_black")
             begin = [f"{row:<{longest}} ", *bar] if room >= 4 else [" ".join(row.split())]
-            ends = "" if left is None else f"  {about(left)}"
+            ends = "" if left is None else f"  {duration(max(1, round(left)))} left"
             lines.append(styled(*begin, f" {math.floor(100 * fraction):>3}%{ends}"))
         return styled("\n").join(lines)
 
@@ -602,7 +583,7 @@ def summary_lines(summary: Sequence[tuple[str, str]], columns: int = 0) -> list[
     rows = []
     for key, value in summary:
         parts = [value]
-        if room > 17 and key in WRAPPED:
+        if room > 17 and key.strip() in WRAPPED:
             parts = textwrap.wrap(value, room, break_long_words=False, break_on_hyphens=False)
         rows += [(key if i == 0 else "", part) for i, part in enumerate(parts)]
     return aligned(rows)
@@ -647,12 +628,12 @@ def title(name: str) -> str:
     return {"kl": "KL", "q": "Q", "td_error": "TD error"}.get(name, name.replace("_", " "))
 
 
-def about(seconds: float) -> str:
-    """A duration that nobody knows exactly: "about 3 min"."""
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s left"
-    minutes = round(seconds / 60)
-    return f"{minutes} min left" if minutes < 120 else f"{seconds / 3600:.3g} h left"
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it: "30 ms", "45 s", "6.7 min"."""
+    units = ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)
+    unit, size = next((u for u in units if seconds >= u[1] * (2 if u[1] > 1 else 1)), ("us", 1e-6))
+    value = seconds / size
+    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
 def clock(seconds: object) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from raypid.errors import UserError, listed, shorten, shown
+from raypid.errors import UserError, listed, shorten
 from raypid.report.panel import count
 from raypid.report.runs import Group, check_key, find_runs, group_by_seed, grouped
 from raypid.report.statistics import CENTRES, Centre, Column, bootstrap_interval
@@ -270,7 +270,8 @@ def draw(drawn: Sequence[Curve], out: Path, view: View, title: str | None = None
     figure.suptitle(text, x=0.01, ha="left", fontsize=13, fontweight="bold")
     shown = {artist.get_gid() for axes in figure.axes for artist in axes.get_children()}
     handles = _legend(drawn, looks, view, shown)
-    legend_columns = _legend_columns([str(handle.get_label()) for handle in handles], int(13 * width))
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    legend_columns = min(4, max(1, int(13 * width) // (longest + 10)))
     height = 4.6 if len(by_task) == 1 else 3.0 * rows + 0.7
     figure.set_figheight(height + 0.21 * -(-len(handles) // legend_columns))
     figure.legend(
@@ -282,8 +283,6 @@ def draw(drawn: Sequence[Curve], out: Path, view: View, title: str | None = None
 def save(figure: Figure, out: Path) -> Path:
     """Write a picture, whole or not at all; the ending of `out` is the format."""
     with usable(out, "The picture"):
-        if out.suffix.removeprefix(".") not in (formats := figure.canvas.get_supported_filetypes()):
-            raise UserError(f"The picture's name must end in .{', .'.join(sorted(formats))}, not {shown(str(out))}.")
         picture = io.BytesIO()  # what Pillow writes itself hides the error number of a full disk
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a title in letters that the font lacks
@@ -422,16 +421,6 @@ def _named(label: str, drawn: Sequence[Curve]) -> str:
     low, high = min(c for c, _ in counts), max(n for _, n in counts)
     seeds = "" if high == 1 else f"({low} of {high} seeds)" if low < high else f"({high} seeds)"
     return f"{label} {seeds}".strip() or "all"
-
-
-def _legend_columns(labels: Sequence[str], characters: int) -> int:
-    """Number of columns, at most four, that fit below a picture of this many characters."""
-    for columns in (4, 3, 2):
-        rows = -(-len(labels) // columns)
-        widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
-        if len(widths) == columns and sum(widths) + 10 * columns <= characters:
-            return columns
-    return 1
 
 
 def _x_unit(runs: Sequence[RunFolder], x: str) -> tuple[float, str]:

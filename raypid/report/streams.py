@@ -1,10 +1,12 @@
-"""Output that nobody may be able to read: a full disk, a closed pipe, a terminal that is gone."""
+"""Output that nobody may be able to read (a full disk, a closed pipe, a terminal that is gone), and a line of a terminal that says what
+a command is doing."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import IO, Any, TextIO, cast
@@ -79,3 +81,24 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return getattr(shell, "kernel", None) is not None
+
+
+def is_terminal(file: IO[str]) -> bool:
+    """Whether a file is a terminal on which lines can be redrawn: not a pipe, TERM=dumb or a CI's log."""
+    return file.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
+
+
+class StatusLine:
+    """Shows a text such as "starting Ray" until the next, or "", takes its place. Nothing if `file` (stderr) is no terminal."""
+
+    def __init__(self, file: IO[str] | None = None) -> None:
+        self._file = lenient(file or sys.stderr)
+        self._shows, self._text = is_terminal(self._file), ""
+
+    def __call__(self, text: str) -> None:
+        if not self._shows or text == self._text:
+            return
+        self._text = text
+        room = shutil.get_terminal_size().columns - 1  # a line that wraps could not be taken back
+        self._file.write("\r\x1b[K" + (f"{text} ..."[:room] if text else ""))
+        self._file.flush()

@@ -7,7 +7,6 @@ import math
 import shlex
 import shutil
 import statistics
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from raypid.errors import UserError, listed, shorten
 from raypid.report.comparison import Comparison, Side, Standing, compare, figure, headline, steps_of
+from raypid.report.panel import summary_lines
 from raypid.report.runs import Group, find_runs, group_by_seed, grouped, short
 from raypid.report.statistics import mean_half_width
 from raypid.storage.run_folder import EVALUATION, FINAL, OWN, PARAMS, RunFolder
@@ -89,13 +89,8 @@ def _task_text(groups: Sequence[Group], title: str, width: int) -> str:
 
 
 def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Lines of names and texts, one below the other also across calls. Sentences are wrapped; commands and paths are not, to be copied."""
-    lines = []
-    for name, text in entries:
-        wraps = name in ("answer", "overall", "failed", "diverged", ON_THE_WAY, "")
-        parts = textwrap.wrap(text, max(20, width - 13), break_on_hyphens=False) if wraps else [text]
-        lines += [f"{name if i == 0 else '':<11}  {part}" for i, part in enumerate(parts)]
-    return lines
+    """Lines of names and texts, one below the other also across calls."""
+    return summary_lines([(f"{name:<11}", text) for name, text in entries], width)
 
 
 def _table(groups: Sequence[Group], columns: Mapping[str, Mapping[str, Standing]], width: int) -> str:

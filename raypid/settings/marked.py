@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raypid.errors import ConfigError, reason, shown
 from raypid.storage.neighbours import near
-from raypid.storage.plain_data import check_events, check_size, read_json
+from raypid.storage.plain_data import check_size, read_json
 
 if TYPE_CHECKING:
     import yaml
@@ -162,17 +162,18 @@ def _no_yaml(name: str, error: yaml.YAMLError) -> ConfigError:
 
 def _composed(name: str, text: str, lines: dict[Keys, int]) -> object:
     """What YAML holds; its lines are added to `lines`."""
-    check_events(text)
     loader = _loader()(text)
     loader.name, loader.checked = name, set()
     try:
         node = loader.get_single_node()
         if node is None:
             return None
+        check_size(node)
         values: object = loader.construct_document(node)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     finally:
         loader.dispose()
-    check_size(values)
     _mark(node, (), lines)
     return values
 

@@ -220,8 +220,8 @@ def latest(parent: Path | str) -> Path | None:
 
 def best(parent: Path | str) -> Path | None:
     """Return the checkpoint with the highest score, the newest one of a tie; None if no score is known."""
-    known = {path: score for path, m in _readable(parent).items() if (score := m.get("score")) is not None}
-    scores = {path: score for path, score in known.items() if not math.isnan(score)}
+    found = {path: m.get("score") for path, m in _readable(parent).items()}
+    scores = {path: score for path, score in found.items() if score is not None and not math.isnan(score)}
     return max(reversed(scores), key=scores.__getitem__, default=None)
 
 
@@ -237,20 +237,23 @@ def prune(parent: Path | str, keep: int) -> list[Path]:
     kept = {*readable[-keep:], best(parent)}
     removed = []
     for path in (path for path in readable if path not in kept):
-        doomed = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-        with contextlib.suppress(OSError):
-            _current(path).rename(doomed)  # an interrupted removal must not look like a damaged checkpoint
-            shutil.rmtree(doomed, ignore_errors=True)
+        if _remove(_current(path), path.with_name(f".tmp-{path.name}-{os.getpid()}")):
             removed.append(path)
     return removed
 
 
+def _remove(folder: Path, doomed: Path) -> bool:
+    """Remove a folder under another name, since an interrupted removal must not look like damage; returns whether it could be."""
+    with contextlib.suppress(OSError):
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        return True
+    return False
+
+
 def remove_replay(path: Path) -> None:
     """Remove the replay buffer of a checkpoint, which stays whole otherwise, also if it is interrupted."""
-    doomed = path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}")
-    with contextlib.suppress(OSError):
-        (path / REPLAY).rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    _remove(path / REPLAY, path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}"))
 
 
 def find(path: Path | str) -> Path:
@@ -270,10 +273,7 @@ def _named(path: Path) -> Path:
     if not is_named and not os.path.isfile(_current(path) / "manifest.json"):
         if not os.path.exists(path):
             raise CheckpointError(nothing_at(path))
-        try:
-            refuse_file(path)
-        except UserError as error:
-            raise CheckpointError(str(error)) from None
+        refuse_file(path, CheckpointError)
         chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
@@ -363,10 +363,7 @@ def _put_in_place(target: Path, index: str, state: object, entries: Entries, ext
         there = next(parent for parent in target.absolute().parents if parent.is_dir())
         of_arrays = sum(getattr(leaf, "nbytes", 0) for _, leaf in tree_leaves(as_tree(state, lists=True)))
         needed, free = max(of_arrays, written), shutil.disk_usage(there).free
-        why = "" if free < needed else " (files take whole blocks, and there may be a quota)"
-        raise Unwritten(
-            f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free{why}."
-        ) from cause
+        raise Unwritten(f"The disk is full: {target} needs more than {needed:,} bytes, {free:,} are free.") from cause
     shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -523,6 +520,7 @@ def _verify_file(folder: Path, name: str, saved_size: int, checksum: str) -> Non
 def _read_index(folder: Path, index: str) -> dict[str, Any]:
     """Parse the JSON file, refuse newer formats and verify its checksum; the state stays encoded."""
     kind = _KIND[index]
+    damaged = f"The {kind} {folder} is damaged: {index}"
     if not folder.exists():
         raise CheckpointError(f"There is no {kind} at {folder}.")
     if not (folder / index).is_file():
@@ -533,10 +531,10 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         version, checksum = entries["format_version"], entries["checksum"]
         if type(version) is not int or version < 1 or not re.fullmatch("[0-9a-f]{64}", checksum):
             raise ValueError(f"format {shown(version)}, checksum {shown(checksum)}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"The {kind} {folder} is damaged: {index} is truncated or altered, {_reason(error)}."
-        ) from error
+        if not all(isinstance(expected, dict) for expected in entries["files"].values()):
+            raise ValueError("it does not say which files there are")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{damaged} is truncated or altered, {_reason(error)}.") from error
     if version > FORMAT_VERSION:
         writer = entries.get("raypid_version", "unknown")
         raise CheckpointError(
@@ -545,10 +543,7 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
         )
     text = text.replace(checksum.encode(), _ZEROS.encode(), 1)
     if hashlib.sha256(text).hexdigest() != checksum:
-        raise CheckpointError(f"The {kind} {folder} is damaged: {index} was altered (its checksum does not match).")
-    files = entries.get("files")
-    if not isinstance(files, dict) or not all(isinstance(expected, dict) for expected in files.values()):
-        raise CheckpointError(f"The {kind} {folder} is damaged: {index} does not say which files there are.")
+        raise CheckpointError(f"{damaged} was altered (its checksum does not match).")
     signature = str(entries.get("signature", ""))  # none in folders of earlier versions
     unsigned = text.replace(signature.encode("utf-8", "replace"), b"", 1) if signature else text
     entries["signed"] = is_signed(index, hashlib.sha256(unsigned).hexdigest(), signature)

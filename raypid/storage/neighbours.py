@@ -63,17 +63,17 @@ def _runs_in(folder: Path) -> str:
     return f" In {shown(str(folder))} there is {listed(runs, _MOST_TOLD)}." if runs else ""
 
 
-def refuse_file(path: str | os.PathLike[str]) -> None:
+def refuse_file(path: str | os.PathLike[str], kind: type[UserError] = UserError) -> None:
     """Refuse a file where a folder of raypid is to be read, such as the model of another library.
 
     Raises:
-        UserError: it is a file.
+        UserError: it is a file; of this `kind`.
     """
     if os.path.isfile(path):
         folder, told = Path(path).parent, "Models of other libraries cannot be loaded."
         if any((folder / name).is_file() for name in ("policy.json", "manifest.json", "params.json")):
             told = f"Give the folder that it lies in: {shown(str(folder))}."
-        raise UserError(
+        raise kind(
             f"{shown(str(path))} is a file; runs, checkpoints and policies are folders, as save and fit write them. {told}"
         )
 

@@ -202,11 +202,6 @@ def check_file_writable(file: Path, option: str) -> None:
         UserError: it cannot, and why.
     """
     with usable(file, option):
-        if file.is_dir():
-            raise UserError(f"{option} takes the name of a file; {shown(str(file))} is a folder.")
         _try_folder(file.parent)
         if file.exists():
             file.open("ab").close()
-        elif file.parent.exists():
-            file.touch()
-            file.unlink()

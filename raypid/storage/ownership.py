@@ -209,16 +209,9 @@ _left_out: Path | None = None
 
 
 def put_on_path(arguments: Sequence[str]) -> None:
-    """Put the current folder first on the path of modules; not if it is or lies in a run's folder.
-
-    Raises:
-        UserError: the current folder does not exist any more.
-    """
-    try:
-        here = os.getcwd()
-    except FileNotFoundError:
-        raise UserError("The current folder does not exist any more: change to another one.") from None
+    """Put the current folder first on the path of modules; not if it is or lies in a run's folder."""
     global _left_out
+    here = os.getcwd()
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     _left_out = run_folder_of(Path(here), arguments)
     if _left_out is None:

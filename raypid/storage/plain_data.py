@@ -1,9 +1,9 @@
-"""JSON and YAML that others wrote: whatever it is, it becomes plain values or a ValueError with one line."""
+"""JSON that others wrote: whatever it is, it becomes plain values or a ValueError with one line. Limits for YAML."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 MAX_DEPTH, MAX_VALUES = 100, 1_000_000
 """How deep lists and mappings may lie in each other, and how many values they may have: what handles them later recurses."""
@@ -38,43 +38,10 @@ def read_json(text: str | bytes) -> object:
     return value
 
 
-def check_events(text: str) -> None:
-    """Check depth and size of YAML before anything is built, because both cost the parser more than their length.
-
-    An alias counts as what it stands for: merging (`<<: [*a, *a]`) writes it out.
-
-    Raises:
-        ValueError: it is too deep or too large.
-        yaml.YAMLError: it is not YAML.
-    """
-    import yaml
-
-    anchored: dict[str | None, int] = {}
-    """Anchor -> number of values in what it names; those that are not closed yet are missing."""
-    names: list[str | None] = []
-    counts = [0]
-    """Number of values in each collection that is open, outermost first."""
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            names.append(event.anchor)
-            counts.append(1)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            count = counts.pop()
-            counts[-1] += count
-            if (name := names.pop()) is not None:
-                anchored[name] = count
-        elif isinstance(event, yaml.AliasEvent):
-            counts[-1] += anchored.get(event.anchor, 1)
-        else:
-            counts[-1] += 1
-        if len(names) > MAX_DEPTH:
-            raise ValueError(_TOO_DEEP)
-        if counts[-1] > MAX_VALUES:
-            raise ValueError(_TOO_LARGE)
-
-
 def check_size(value: object) -> None:
-    """Check a tree of mappings and lists; one that contains itself counts as too deep.
+    """Check a tree of mappings and lists, or of YAML's nodes; one that contains itself counts as too deep.
+
+    An alias of YAML counts as what it stands for: merging (`<<: [*a, *a]`) writes it out.
 
     Raises:
         ValueError: it is too deep or too large.
@@ -83,7 +50,7 @@ def check_size(value: object) -> None:
     for _ in range(MAX_DEPTH):
         below: list[object] = []
         for inner in level:
-            children = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list | tuple) else ()
+            children = _children(inner)
             count += len(children)
             if count > MAX_VALUES:
                 raise ValueError(_TOO_LARGE)
@@ -92,6 +59,16 @@ def check_size(value: object) -> None:
             return
         level = below
     raise ValueError(_TOO_DEEP)
+
+
+def _children(value: object) -> Collection[object]:
+    """The values in a mapping or a list; nothing of any other value."""
+    inner = getattr(value, "value", value)  # a node of YAML has a list
+    if isinstance(inner, dict):
+        return inner.values()
+    if not isinstance(inner, list | tuple):
+        return ()
+    return [part for _, part in inner] if getattr(value, "id", "") == "mapping" else inner
 
 
 _TOO_DEEP = f"lists and mappings lie in each other more than {MAX_DEPTH} deep"

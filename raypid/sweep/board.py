@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from raypid.report.panel import clock, count
-from raypid.report.status_line import is_terminal
-from raypid.report.streams import lenient
+from raypid.report.streams import is_terminal, lenient
 from raypid.storage.run_folder import EVALUATION, TRAINING, known
 
 if TYPE_CHECKING:

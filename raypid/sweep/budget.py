@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
+from raypid.report.panel import duration
 from raypid.settings.config import ConfigError
 
 REDUCTION = 3
@@ -48,13 +49,6 @@ def read_seconds(text: str | float) -> float:
     if seconds <= 0:
         raise ConfigError(f"A time is a number of seconds above 0, or such as 90s, 10m, 1h30m: not {text!r}.")
     return seconds
-
-
-def shown_seconds(seconds: float) -> str:
-    """Seconds as a reader wants them: 0.4 s, 45 s, 10 min, 2.5 h."""
-    if seconds < 180:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.3g} min" if seconds < 3 * 3600 else f"{seconds / 3600:.3g} h"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +98,8 @@ def make_plan(
     least = START_S + REPORT_S + few_turns * ((trial_s or MIN_TRIAL_S) + overhead_s)
     if budget_s < least:
         raise ConfigError(
-            f"A budget of {shown_seconds(budget_s)} is too small for {few} trial{'s' if few > 1 else ''} of {shown_seconds(trial_s or MIN_TRIAL_S)} "
-            f"and the runs that compare the best settings with the defaults: give {shown_seconds(math.ceil(least))} or more."
+            f"A budget of {duration(budget_s)} is too small for {few} trial{'s' if few > 1 else ''} of {duration(trial_s or MIN_TRIAL_S)} "
+            f"and the runs that compare the best settings with the defaults: give {duration(math.ceil(least))} or more."
         )
     if trial_s is not None:
         return Plan(trials, budget_s, trial_s, trial_s, concurrent, overhead_s)

@@ -25,6 +25,7 @@ from optuna.trial import TrialState
 
 from raypid.envs.make import Sample
 from raypid.errors import CodeError, UserError
+from raypid.report.panel import duration
 from raypid.run.folder import clear_folder
 from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.runtime.resources import num_cores
@@ -579,5 +580,5 @@ class Search:
         score = f"{run.scores[-1]:10.5g}" if run.scores else " " * 9 + "-"
         seed = f" (seed {run.seed})" if run.kind != "search" else ""
         best = "; the best so far" if run.state in FULL and self.ranked()[:1] == [run] else ""
-        elapsed = b.shown_seconds(self.elapsed_s)
-        return f"[{elapsed:>7}] {what:>9} {score}  {b.shown_seconds(run.seconds)}{how}{seed}{best}"
+        elapsed = duration(self.elapsed_s)
+        return f"[{elapsed:>7}] {what:>9} {score}  {duration(run.seconds)}{how}{seed}{best}"

@@ -13,11 +13,11 @@ import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator
 
+from raypid.report.panel import duration
 from raypid.report.plots import View, curves, draw
 from raypid.report.statistics import MIN_SEEDS, difference
 from raypid.storage.outputs import write_whole
 from raypid.storage.run_folder import RunFolder
-from raypid.sweep.budget import shown_seconds
 from raypid.sweep.search import FULL, Search, State
 
 REPORT, PICTURE = "report.md", "report.png"
@@ -90,9 +90,7 @@ def reached(search: Search, proof: Proof) -> str:
     returns = [t.curve[-1][1] for t in proof.found]
     goal, seeds = search.task.goal, _count(len(returns), "seed")
     if goal is None:
-        return (
-            f"{np.mean(returns):.4g} after {shown_seconds(proof.seconds)} (mean of {seeds}), {shown} than the defaults"
-        )
+        return f"{np.mean(returns):.4g} after {duration(proof.seconds)} (mean of {seeds}), {shown} than the defaults"
     there = [t.seconds for t in proof.found if t.state == "goal"]
     text = f"{goal:g} in {np.median(there):.2g} s" if there else f"{goal:g} not reached: {max(returns):.4g} at best"
     return f"{text} ({len(there)} of {seeds}), {shown} than the defaults"
@@ -149,17 +147,17 @@ def _page(search: Search, proof: Proof, commands: Sequence[tuple[str, str]]) -> 
     matter = ", ".join(f"`{name}` ({share:.2g})" for name, share in importances(search).items())
     lines = [
         f"# {task.run} on {task.fixed['env']}: a search of {_count(len(ended), 'trial')}", "", f"**{proof}**", "",
-        f"The score is the mean return over the first {shown_seconds(plan.trial_s)} of training: what a user has who wants the most "
+        f"The score is the mean return over the first {duration(plan.trial_s)} of training: what a user has who wants the most "
         f"return soon.{goal}", "",
         f"Trials: {', '.join(counts)}. They were judged from "
-        f"{shown_seconds(plan.rungs[search.first_rung or 0])} of training on. The search took {shown_seconds(search.elapsed_s)} of a budget of "
-        f"{shown_seconds(plan.budget_s)}, with {plan.concurrent} at a time.", "",
+        f"{duration(plan.rungs[search.first_rung or 0])} of training on. The search took {duration(search.elapsed_s)} of a budget of "
+        f"{duration(plan.budget_s)}, with {plan.concurrent} at a time.", "",
         f"Settings that mattered (importance by PED-ANOVA): {matter or 'cannot tell'}.", "",
         "| trial | score | on other seeds | settings other than the defaults |", "|---|---|---|---|",
     ]  # fmt: skip
     for run in search.ranked()[:_NUM_SHOWN]:
         mark = " (found)" if run is search.found else ""
-        scores = f"{run.scores[-1]:.4g} after {shown_seconds(plan.rungs[len(run.scores) - 1])}"
+        scores = f"{run.scores[-1]:.4g} after {duration(plan.rungs[len(run.scores) - 1])}"
         others = ", ".join(f"{score:.4g}" for score in search.again(run))
         changed = {name: value for name, value in run.settings.items() if value != task.default(name)}
         settings = ", ".join(f"`{name}` {json.dumps(value)}" for name, value in changed.items()) or "the defaults"

@@ -26,10 +26,11 @@ from raypid.check.apart import Channel
 from raypid.check.checks import examine
 from raypid.check.costs import measure_vectors
 from raypid.check.exam import Exam
-from raypid.check.report import FACTS, EnvReport, duration
+from raypid.check.report import FACTS, EnvReport
 from raypid.cli import main
 from raypid.envs import EnvSpec, make_vector
 from raypid.nn.allocation import keep_freed_memory
+from raypid.report.panel import duration
 from raypid.settings.config import Config, ConfigError
 from raypid.spaces import SpaceError, space_leaves
 

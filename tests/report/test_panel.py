@@ -19,17 +19,17 @@ from raypid.report.panel import (
     PlainLines,
     Quiet,
     State,
-    about,
     bottleneck,
     clock,
     count,
+    duration,
     flow,
     make_progress,
     reading,
     sparkline,
     summary_lines,
 )
-from raypid.report.status_line import StatusLine
+from raypid.report.streams import StatusLine
 
 INFO = {"algorithm": "PPO", "env": "CartPole-v1", "seed": 3, "num_workers": 2, "backend": "ray", "folder": "runs/x"}
 STOP = {"evaluation/episode_reward_mean": 475, "time_total_s": 600, "timesteps_total": 1e6}
@@ -302,7 +302,7 @@ def test_time_left_is_said_where_it_can_be_known() -> None:
     assert state.seconds_left("evaluation/episode_reward_mean") is None
     state.has_ended = True
     assert state.seconds_left("timesteps_total") is None
-    assert [about(s) for s in (0.2, 59, 170, 3600 * 2.5)] == ["1 s left", "59 s left", "3 min left", "2.5 h left"]
+    assert [duration(s) for s in (1, 59, 170, 3600 * 2.5)] == ["1 s", "59 s", "2.8 min", "2.5 h"]
 
 
 def metrics(i: int) -> dict[str, float]:
