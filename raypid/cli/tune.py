@@ -1,4 +1,8 @@
-"""`raypid tune`: search for settings within a budget of time, and compare them with the defaults on fresh seeds."""
+"""Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these
+beside the defaults on fresh ones.
+
+Ends within the budget, with a report of one page.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +50,6 @@ ranges in place of those beside the defaults (the docs have them, a page for eac
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options of `raypid tune`, with the settings of the algorithm that `--run` names."""
     parser.usage = "raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]"
-    parser.description = (
-        "Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
-        "beside the defaults on fresh ones. Ends within the budget, with a report of one page."
-    )
     parser.set_defaults(argv=list(argv), trust=False)
     name = named_parts(argv).get("run", "")
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
