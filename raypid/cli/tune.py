@@ -211,21 +211,14 @@ def _save(search: Search, proof: Proof, name: str) -> tuple[str, str]:
     return name, f"The settings found: --tuned {shlex.quote(name)}."
 
 
-_MACHINE = (
-    "env", "seed", "num_workers", "num_learners", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "address", "backend", "device",
-    "num_threads", "fit", "evaluation_interval", "evaluation_num_episodes", "evaluation_num_envs", "evaluation_parallel", "evaluation_env",
-    "init_from",
-)  # fmt: skip
-"""Settings that belong to a machine or a run, not to what was found."""
-
-
 def _entry(search: Search, proof: Proof) -> dict[str, object]:
     """What is saved of the settings found."""
     from raypid.sweep.search_report import reached
 
     task = search.task
     assert search.found is not None
-    kept = {name: value for name, value in task.fixed.items() if name not in _MACHINE}
+    of_a_run = {name for name in task.fixed if task.config.group_of(name) in ("machine", "evaluation")}
+    kept = {name: x for name, x in task.fixed.items() if name not in {*of_a_run, "env", "init_from"}}
     return {
         "algorithm": task.run,
         "env": task.fixed["env"],
