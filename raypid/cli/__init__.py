@@ -1,6 +1,6 @@
 """The command line: `raypid train | tune | eval | plot | compare | check-env | list | reproduce | doctor | init | completion`, one file per command.
 
-Nothing heavy is imported before it is needed.
+The docstring of a command's module is what its help begins with. Nothing heavy is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def _command(arguments: Sequence[str]) -> int:
                 print(f"raypid: {not_imported(foreign)}", file=sys.stderr)
         if name in COMMANDS:
             command = importlib.import_module(f"raypid.cli.{name.replace('-', '_')}")
+            parsers[name].description = command.__doc__
             command.add_options(parsers[name], arguments if completion is None else [*arguments, HELP_ALL])
         if completion is not None:
             completion.answer(parser, parsers.get(name), arguments)

@@ -1,4 +1,8 @@
-"""`raypid check-env`: is an environment right, how fast is it, what will training cost."""
+"""Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what
+training will cost.
+
+Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; 2: nothing of that name, or wrong options.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,6 @@ _SETTINGS = {
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Step an environment with random actions, in a process of its own, and say what is wrong with it, how fast it is and what "
-        "training will cost. Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; "
-        "2: nothing of that name, or wrong options."
-    )
     add = parser.add_argument
     text = "as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name"
     add("env", metavar="ENV", nargs="?", help=text)

@@ -1,4 +1,9 @@
-"""`raypid compare`: which of several groups of runs is better, by how much and how surely."""
+"""Say in one line which of two groups of runs is better, by how much and how surely; or that one cannot tell, and how many
+seeds it would take.
+
+Each DIR is a run or has the runs of one setting in it, with different seeds. A single DIR with several settings: they are
+compared with each other.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +28,6 @@ MOST_NOTES = 8
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Say in one line which of two groups of runs is better, by how much and how surely; or that one cannot tell, and how many "
-        "seeds it would take. Each DIR is a run or has the runs of one setting in it, with different seeds. A single DIR with several "
-        "settings: they are compared with each other."
-    )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="DIR", help="the folder of a run, or one with runs in it")
     add("--metric", metavar="KEY", help="a key of the results (default: the final episodes, or what all runs have)")

@@ -1,4 +1,7 @@
-"""`raypid completion bash|zsh|fish`: what makes the shell complete commands, options and their values, by argcomplete."""
+"""Print what makes a shell complete raypid's commands, options, algorithms, environments and run folders.
+
+One line in the file that your shell reads when it starts is enough.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,6 @@ SHELLS = {
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Print what makes a shell complete raypid's commands, options, algorithms,\n"
-        "environments and run folders. One line in the file that your shell reads when it\nstarts is enough:"
-    )
     parser.epilog = "\n".join(f"{shell:5} {line:38} in {file}" for shell, (line, file) in SHELLS.items())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("shell", choices=tuple(SHELLS), help="your shell")

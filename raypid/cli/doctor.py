@@ -1,4 +1,7 @@
-"""`raypid doctor`: what went wrong in a run and what slowed it, from its folder."""
+"""Say what went wrong in a run and what slowed it, with the numbers behind it and what to change.
+
+Reads the folder of a run that has ended, is running or was killed; changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,6 @@ MOST = 8
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Say what went wrong in a run and what slowed it, with the numbers behind it and what to change. "
-        "Reads the folder of a run that has ended, is running or was killed; changes nothing."
-    )
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
     text = "print a list of {topic, severity, finding, numbers, advice}"
     parser.add_argument("--json", action="store_true", help=text)

@@ -1,4 +1,4 @@
-"""`raypid eval`: play episodes with a trained policy."""
+"""Play episodes with a trained policy, and say its mean return with a 95% interval."""
 
 from __future__ import annotations
 

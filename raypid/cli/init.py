@@ -1,4 +1,8 @@
-"""`raypid init PROJECT`: write a folder for environments, models and agents of one's own."""
+"""Write a project: a folder for environments, models and agents of your own, which commands that run in it find by name.
+
+In a folder with files of yours it adds what is missing and replaces nothing. In a project that you have moved or cloned it
+only marks the folder as yours, after you have read what is in it.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,6 @@ TESTS = ("conftest.py", "tests/test_project.py")
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Write a project: a folder for environments, models and agents of your own, which commands that run in it find "
-        "by name. In a folder with files of yours it adds what is missing and replaces nothing. "
-        "In a project that you have moved or cloned it only marks the folder as yours, after you have read what is in it."
-    )
     parser.add_argument("path", metavar="PROJECT", help="the folder to write; . is the current one")
 
 

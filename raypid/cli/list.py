@@ -1,4 +1,4 @@
-"""`raypid list envs|networks|models|agents|tuned`: show what can be named, with a filter."""
+"""Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _PACKAGES = (
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = "Show what can be named: environments by package, algorithms and agents, networks, whole models, tuned settings."
     parser.epilog = (
         "`raypid list envs` shows a few of each package, `raypid list envs lunar` all that have lunar in their name."
     )

@@ -1,4 +1,7 @@
-"""`raypid plot`: draw the learning curves of one or several runs."""
+"""Draw the learning curves of runs in one picture, with a panel for each environment.
+
+Runs that differ only in their seed become one curve: the interquartile mean, with its 95% bootstrap interval.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,6 @@ MOST_TOLD = 3
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Draw the learning curves of runs in one picture, with a panel for each environment. Runs that differ only in "
-        "their seed become one curve: the interquartile mean, with its 95% bootstrap interval."
-    )
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="DIR", help="the folder of a run, or one with runs in it")
     add("--out", type=Path, default=Path("curves.png"), help="the picture: png, svg or pdf (%(default)s)")

@@ -1,4 +1,10 @@
-"""`raypid reproduce`: train with tuned settings and compare return and time with what is recorded of them."""
+"""Train an entry of `raypid list tuned` as it was measured for that list: until a greedy evaluation of 10 episodes reaches
+the goal and one of 50 confirms it.
+
+Prints return and seconds of training beside the recorded median and range. The entry is reproduced if every seed reaches the
+goal; the time depends on the machine and is only told. Exit code 0: reproduced, or reached where nothing is recorded; 1: not
+reached on every seed; 2: wrong input or a missing package.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +31,6 @@ _WIDTHS = (10, 33, 22, 22)
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    parser.description = (
-        "Train an entry of `raypid list tuned` as it was measured for that list: until a greedy evaluation of 10 episodes reaches the "
-        "goal and one of 50 confirms it. Prints return and seconds of training beside the recorded median and range. The entry is reproduced if "
-        "every seed reaches the goal; the time depends on the machine and is only told. Exit code 0: reproduced, or reached where nothing is "
-        "recorded; 1: not reached on every seed; 2: wrong input or a missing package."
-    )
     parser.epilog = "`raypid reproduce PPO:CartPole-v1` takes a few seconds, others take up to half an hour."
     add = parser.add_argument
     add("entry", metavar="NAME", nargs="?", help="algorithm and environment, such as PPO:CartPole-v1")

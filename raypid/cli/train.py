@@ -1,4 +1,7 @@
-"""`raypid train`: every setting of the algorithm is a flag."""
+"""Train a policy.
+
+Flags win over files and over what was saved.
+"""
 
 from __future__ import annotations
 
@@ -78,11 +81,9 @@ def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         parser.set_defaults(run=AGENT_RUN)
         named = {"agent": "default_agent", **named}
     cls = settings_class(name)
-    parser.description = "Train a policy. Flags win over files and over what was saved."
     if not name:
-        parser.description += (
-            f" `{parser.prog} --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
-        )
+        told = f"`{parser.prog} --run PPO --help` shows the settings of PPO with its defaults; so for every algorithm."
+        parser.description = f"{parser.description} {told}"
     parser.epilog = f"`raypid train --run {name or 'PPO'} {HELP_ALL}` shows all settings; docs/names.md has the names of other libraries."
     groups = add_groups(parser, name or "every algorithm")
     _add_options(groups["run"].add_argument, full=full)

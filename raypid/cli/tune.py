@@ -1,4 +1,8 @@
-"""`raypid tune`: search for settings within a budget of time, and compare them with the defaults on fresh seeds."""
+"""Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these
+beside the defaults on fresh ones.
+
+Ends within the budget, with a report of one page.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +51,6 @@ ranges in place of those beside the defaults (the docs have them, a page for eac
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     """Add the options of `raypid tune`, with the settings of the algorithm that `--run` names."""
     parser.usage = "raypid tune --run NAME --env NAME [--trials N] [--budget TIME] [options]"
-    parser.description = (
-        "Search for settings: many short trials of which the hopeless are stopped, the best again on other seeds, the best of these "
-        "beside the defaults on fresh ones. Ends within the budget, with a report of one page."
-    )
     parser.set_defaults(argv=list(argv), trust=False)
     name = named_parts(argv).get("run", "")
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
@@ -212,21 +212,14 @@ def _save(search: Search, proof: Proof, name: str) -> tuple[str, str]:
     return name, f"The settings found: --tuned {shlex.quote(name)}."
 
 
-_MACHINE = (
-    "env", "seed", "num_workers", "num_learners", "num_cpus", "num_gpus", "gpu", "num_cpus_per_worker", "address", "backend", "device",
-    "num_threads", "fit", "evaluation_interval", "evaluation_num_episodes", "evaluation_num_envs", "evaluation_parallel", "evaluation_env",
-    "init_from",
-)  # fmt: skip
-"""Settings that belong to a machine or a run, not to what was found."""
-
-
 def _entry(search: Search, proof: Proof) -> dict[str, object]:
     """What is saved of the settings found."""
     from raypid.sweep.search_report import reached
 
     task = search.task
     assert search.found is not None
-    kept = {name: value for name, value in task.fixed.items() if name not in _MACHINE}
+    of_a_run = {name for name in task.fixed if task.config.group_of(name) in ("machine", "evaluation")}
+    kept = {name: x for name, x in task.fixed.items() if name not in {*of_a_run, "env", "init_from"}}
     return {
         "algorithm": task.run,
         "env": task.fixed["env"],

@@ -37,9 +37,8 @@ from raypid.storage.outputs import Unwritten, explained
 from raypid.storage.run_folder import EVALUATION
 from raypid.sweep import budget as b
 from raypid.sweep.budget import Plan
-from raypid.sweep.processes import Event, TrialProcesses
+from raypid.sweep.processes import Event, Point, TrialProcesses
 from raypid.sweep.space import SearchSpace, at, dotted, fixed_by, sample, search_space, units
-from raypid.sweep.trial_process import Point
 
 JOURNAL = "study.log"
 FORMAT = 2
@@ -427,25 +426,20 @@ class Search:
 
     def _run_all(self, wanted: Callable[[], TrialRun | None], until: Callable[[], float]) -> None:
         """Run trials until none is wanted, or the time is over; what runs then is cut."""
-        told_to_end: dict[str, float] = {}
         while True:
             left_s = until() - self.elapsed_s
             while left_s > 0 and self.processes.has_room and (run := wanted()):
-                self._start(run)
+                self._start(run, left_s)
             if not self.processes.running:
                 return
-            for folder in self.processes.running if left_s <= 0 else ():
-                if folder not in told_to_end:
-                    told_to_end[folder] = self.elapsed_s
-                    self.processes.end(folder, "cut")
-                elif self.elapsed_s >= told_to_end[folder] + GRACE_S:
-                    self.processes.kill(folder)
-                    self._ended(self.runs[folder], {"state": "cut", "message": "its iteration did not end in time"})
+            for folder in self.processes.running if left_s <= -GRACE_S else ():
+                self.processes.kill(folder)
+                self._ended(self.runs[folder], {"state": "cut", "message": "its iteration did not end in time"})
             for event in self.processes.wait(0.1):
                 handle = self._at_moment if event["event"] == "moment" else self._ended
                 handle(self.runs[event["trial"]], event)
 
-    def _start(self, run: TrialRun) -> None:
+    def _start(self, run: TrialRun, left_s: float) -> None:
         self.runs[run.folder] = run
         clear_folder(self.out / run.folder)  # a run that was broken off begins from the start
         self._trials[run.folder].set_user_attr("run", vars(run))
@@ -453,7 +447,8 @@ class Search:
         self.processes.start(run.folder, {
             "run": self.task.run, "settings": {**self.task.fixed, **run.settings, "seed": run.seed},
             "below": self.task.below(self.plan.concurrent), "folder": str(self.out / run.folder),
-            "until": moments[0], "keep": run.kind == "found", "on_ray": self.task.config.on_ray,
+            "until": moments[0], "ends_at": time.monotonic() + left_s,
+            "keep": run.kind == "found", "on_ray": self.task.config.on_ray,
             "stop": {} if self.task.goal is None else {EVALUATION: self.task.goal},
             "before": next((other.curve[0] for other in self.runs.values() if other.curve), None),
             "first_within": b.LATE * moments[-1] if run.kind == "search" and run.settings else None,

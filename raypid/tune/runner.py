@@ -42,7 +42,7 @@ from raypid.sweep.board import Board, Ended
 from raypid.sweep.plan import PLAN, STATES, Planned, Trial, write_plan
 from raypid.sweep.population import Population
 from raypid.tune.evolve import ROUND, RUN, SCORE, Evolution, Members
-from raypid.tune.exploit import ExploitError, Exploits, write_fingerprints
+from raypid.tune.exploit import ExploitError, Exploits
 from raypid.tune.trainable import AgentTrainable, carrying, reserved, share
 
 REPORT_S = 1.0
@@ -78,6 +78,7 @@ class RunTrainable(AgentTrainable):
     def _build(self, config: Mapping[str, Any]) -> None:
         """Take the config. The run begins with the first step, since a checkpoint may be given before."""
         self.trial: Trial = config[RUN]
+        self.name = self.trial.name
         newest = latest(self.trial.folder / "checkpoints")
         self.exploits = Exploits(self.trial.folder, None if newest is None else read_manifest(newest)["config"])
         self.fault: Exception | None = None
@@ -156,11 +157,6 @@ class RunTrainable(AgentTrainable):
     def _lock_folder(self) -> None:
         self._lock.enter_context(lock_folder(self.trial.folder))
         self.parked = False
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write all that is needed to go on into a folder of Tune's."""
-        self.agent.export(checkpoint_dir)
-        write_fingerprints(self.agent, Path(checkpoint_dir), self.trial.name)
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | str | None) -> None:
         """Go on from such a folder, perhaps another trial's, with this trial's settings."""

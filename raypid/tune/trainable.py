@@ -50,6 +50,8 @@ class AgentTrainable(Trainable):
     """Of the project that was loaded there."""
 
     agent: Agent
+    name: str
+    """Of the trial, as its checkpoints say it."""
 
     # -- what Tune calls -----------------------------------------------------------------------------------------------
 
@@ -84,7 +86,7 @@ class AgentTrainable(Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write all that is needed to go on into a folder."""
         self.agent.export(checkpoint_dir)
-        write_fingerprints(self.agent, Path(checkpoint_dir), self.trial_name)
+        write_fingerprints(self.agent, Path(checkpoint_dir), self.name)
 
     def load_checkpoint(self, checkpoint: dict[str, Any] | str | None) -> None:
         """Go on from such a folder with the settings of this trial. What is loaded is compared with what was saved.
@@ -95,7 +97,7 @@ class AgentTrainable(Trainable):
         assert isinstance(checkpoint, str)
         self.agent.restore(checkpoint)
         self.agent.evaluations.forget()
-        if (record := self.exploits.check(self.agent, Path(checkpoint), self.trial_name)) is not None:
+        if (record := self.exploits.check(self.agent, Path(checkpoint), self.name)) is not None:
             self.exploits.add(record)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -120,6 +122,7 @@ class AgentTrainable(Trainable):
         return RunRequest(run=cls.run, settings=overlay({}, settings), recorded=overlay(below, {}))
 
     def _build(self, config: Mapping[str, Any]) -> None:
+        self.name = self.trial_name
         request = self._request(config)
         _find_env(request.settings.get("env"))
         request = replace(share(request, self.resources), out=Path(self.logdir))

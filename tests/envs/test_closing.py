@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def test_trials_that_are_ended_close_their_environments(
     settings = {**SMALL, "env": "simulator:Simulator", "env_config": {"folder": str(folder), "mode": mode}}
     order = {
         "run": "PPO", "settings": settings, "below": {}, "folder": str(tmp_path / "trial"), "until": 600.0, "keep": False,
-        "on_ray": False, "stop": {}, "before": [0.0, 0.0, 0.0], "first_within": None,
+        "on_ray": False, "stop": {}, "before": [0.0, 0.0, 0.0], "first_within": None, "ends_at": math.inf,
     }  # fmt: skip
     processes = TrialProcesses(1, tmp_path / "log")
     processes.start("trial", order)

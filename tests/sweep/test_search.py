@@ -329,7 +329,13 @@ def test_a_trial_says_what_has_failed(
     given = {"env": str(tmp_path / "flaky.py"), "env_config": args, "seed": 0, "num_envs_per_worker": 1, **settings}
     try:
         (tmp_path / "trial").mkdir()
-        more = {"settings": given, "folder": str(tmp_path / "trial"), "until": 0.1, "first_within": 0.4}
+        more = {
+            "settings": given,
+            "folder": str(tmp_path / "trial"),
+            "until": 0.1,
+            "ends_at": math.inf,
+            "first_within": 0.4,
+        }
         processes.start("trial", {**order, **more})
         while not (events := [event for event in processes.wait(10) if event["event"] == "ended"]):
             pass
