@@ -18,6 +18,14 @@ def nobody(text: str) -> None:
     """Tell nobody."""
 
 
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it: "30 ms", "45 s", "6.7 min"."""
+    units = ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)
+    unit, size = next((u for u in units if seconds >= u[1] * (2 if u[1] > 1 else 1)), ("us", 1e-6))
+    value = seconds / size
+    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
+
+
 class Phases:
     """Seconds by phase. They add up to `total`, since an inner phase stops the clock of the one around it."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from raypid.check.report import Finding, num_of
 from raypid.errors import shorten
-from raypid.report.panel import duration
+from raypid.phases import duration
 from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, add_groups, add_settings, reader, without_options
 from raypid.cli.train import at_least, named_parts, settings_class, settings_of, stop_of
+from raypid.phases import duration
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
-from raypid.report.panel import duration
 from raypid.run.calls import algorithm_of
 from raypid.run.folder import lock_folder
 from raypid.run.known_keys import KnownKeys, check_stop

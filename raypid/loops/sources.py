@@ -162,9 +162,8 @@ class ReplaySource:
             return 0
         call = self._ready[index]
         try:
-            if (
-                isinstance(call, Call) and not call.values and not call.ended(call.deadline)
-            ):  # it is lost, or being filled
+            is_lost = isinstance(call, Call) and not call.values and not call.ended(call.deadline)
+            if is_lost:  # it is being filled, or has been
                 return 0 if index in self._loading else self._held[index]
             return self.backend.get(call)
         except ArgumentLost as error:

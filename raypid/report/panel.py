@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, TypeAlias
 
+from raypid.phases import duration
 from raypid.report.streams import StatusLine, is_terminal, lenient
 from raypid.storage.run_folder import COUNTS, EVALUATION, NAMES, TRAINING, known, number
 
@@ -626,14 +627,6 @@ def metric(value: float) -> str:
 def title(name: str) -> str:
     """A metric's name as a person writes it: "kl" as KL, "value_loss" as value loss."""
     return {"kl": "KL", "q": "Q", "td_error": "TD error"}.get(name, name.replace("_", " "))
-
-
-def duration(seconds: float) -> str:
-    """A time in a unit that suits it: "30 ms", "45 s", "6.7 min"."""
-    units = ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)
-    unit, size = next((u for u in units if seconds >= u[1] * (2 if u[1] > 1 else 1)), ("us", 1e-6))
-    value = seconds / size
-    return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.2g} {unit}"
 
 
 def clock(seconds: object) -> str:

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from raypid.report.panel import duration
+from raypid.phases import duration
 from raypid.settings.config import ConfigError
 
 REDUCTION = 3

@@ -25,7 +25,7 @@ from optuna.trial import TrialState
 
 from raypid.envs.make import Sample
 from raypid.errors import CodeError, UserError
-from raypid.report.panel import duration
+from raypid.phases import duration
 from raypid.run.folder import clear_folder
 from raypid.run.resolve import callbacks_of, resolve_config, spaces_of, without_effect
 from raypid.runtime.resources import num_cores

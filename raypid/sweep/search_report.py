@@ -13,7 +13,7 @@ import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from raypid.report.panel import duration
+from raypid.phases import duration
 from raypid.report.plots import View, curves, draw
 from raypid.report.statistics import MIN_SEEDS, difference
 from raypid.storage.outputs import write_whole

@@ -30,7 +30,7 @@ from raypid.check.report import FACTS, EnvReport
 from raypid.cli import main
 from raypid.envs import EnvSpec, make_vector
 from raypid.nn.allocation import keep_freed_memory
-from raypid.report.panel import duration
+from raypid.phases import duration
 from raypid.settings.config import Config, ConfigError
 from raypid.spaces import SpaceError, space_leaves
 

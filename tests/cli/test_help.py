@@ -92,7 +92,6 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
         (["mine.py"], "An environment is named by --env mine.py."),
         (["train", "file", "cart.yml"], "A file is named by `raypid train -f cart.yml`."),
         (["train", "--env", "CartPole-v1"], "--run PPO is the first to try"),
-        (["train", "--run", "PPO", "--env", "gym:CartPole-v1"], "ids stand by themselves, 'CartPole-v1'"),
         (["train", "--run", "PPO", "--env", "highway-env:highway-v0"], "pip install highway-env"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "rewrd=6"], "Did you mean 'reward'?"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "iterations=1.5"], "'training_iteration' takes a whole number, not 1.5"),

@@ -255,7 +255,7 @@ def test_the_documented_command(capsys: Any) -> None:
     """On a machine with less: one line, with the command that fits."""
     assert main(["train", *DOCUMENTED]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and "--num-gpus 3 needs 3 GPUs" in said.err
+    assert said.out == "" and said.err.count("\n") == 1 and "3 learners of 1 GPU need 3 GPUs" in said.err
     command = said.err.split("The command that fits: ")[1].split()
     assert command[:4] == ["raypid", "train", "--env-name", "gym_env"] and "--gpu" not in command
     large = fitting_command(["train", "--buffer-size", "20000000000"], {"buffer_size": 1234567890})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from raypid.phases import duration
 from raypid.report.panel import (
     IntervalLines,
     Panel,
@@ -22,7 +23,6 @@ from raypid.report.panel import (
     bottleneck,
     clock,
     count,
-    duration,
     flow,
     make_progress,
     reading,
