@@ -222,10 +222,10 @@ def test_yaml_that_is_deep_or_writes_itself_out(tmp_path: Path) -> None:
         f"a{i}: &a{i}\n  <<: [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
     )
     for text, message in [
-        ("env_config: " + "[" * 3000, "nested too deep"),
-        ("env_config: " + "{a: " * 3000, "nested too deep"),
-        ("- " * 3000 + "1", "nested too deep"),
-        ("env_config: " + "[" * 101 + "]" * 101, "nested too deep"),
+        ("env_config: " + "[" * 3000, "(100|too) deep"),
+        ("env_config: " + "{a: " * 3000, "(100|too) deep"),
+        ("- " * 3000 + "1", "(100|too) deep"),
+        ("env_config: " + "[" * 101 + "]" * 101, "(100|too) deep"),
         (merged, "1,000,000 values"),
     ]:
         file.write_text(text)
