@@ -544,10 +544,12 @@ class Agents(FolderLoader):
         agent.restore(folder)
         replay = agent.context.replay
         learner = agent.context.learner.role if replay is not None else None  # type: ignore[attr-defined]
-        if learner is not None and learner.replay.num_ready:
-            learner.algorithm.sample_from(learner.replay, 1, 0.4)
+        if learner is not None and learner.replay.buffer.num_ready:
+            learner.algorithm.sample_from(learner.replay.buffer, 1, 0.4)
         weights = agent.get_weights()
-        return digest([weights.flat, weights.extra, agent.totals(), [] if learner is None else learner.replay.columns])
+        return digest(
+            [weights.flat, weights.extra, agent.totals(), [] if learner is None else learner.replay.buffer.columns]
+        )
 
 
 class Policies(FolderLoader):

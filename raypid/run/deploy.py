@@ -188,7 +188,9 @@ def _encode(file: Path, images: list[Array], fps: float, more: Mapping[str, Any]
         for image in images:
             ffmpeg.send(np.ascontiguousarray(image))
         ffmpeg.close()
-        count_frames_and_secs(str(file))  # raises if it cannot be read
+        written, _ = count_frames_and_secs(str(file))  # raises if it cannot be read
+        if written < len(images):  # a GIF is read as far as it goes
+            raise OSError(f"it has {written} frames of {len(images)}")
     except (OSError, RuntimeError) as error:
         if shutil.disk_usage(file.parent).free < _LITTLE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

@@ -140,7 +140,7 @@ def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algor
     assert MEAN not in results[0] and results[-1][MEAN] == 10.0
     assert (results[-1]["lost/workers"], results[-1]["lost/evaluators"]) == (1, 0)
     assert int(struck.read_text()) != os.getpid()
-    assert "Worker 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
+    assert "Worker 0 (fragile:Fragile) died in play()" in (tmp_path / "errors.txt").read_text()
 
 
 @pytest.mark.ci_slow
@@ -199,7 +199,7 @@ def test_it_is_niced_and_a_killed_one_is_replaced(ray_session: Any, tmp_path: Pa
         results = train_until(agent, lambda r: r["lost/evaluators"] == 1)
         results += train_until(agent, lambda r: MEAN in r)
     assert results[-1]["lost/evaluators"] == 1 and results[-1]["lost/workers"] == 0
-    assert "Evaluator 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
+    assert "Evaluator 0 (fragile:Fragile) died in play()" in (tmp_path / "errors.txt").read_text()
 
 
 @pytest.mark.ci_slow
@@ -218,7 +218,7 @@ def test_an_evaluator_that_hangs_is_replaced(ray_session: Any, tmp_path: Path) -
 @pytest.mark.ci_slow
 def test_more_losses_than_the_budget(ray_session: Any) -> None:
     with Agent("PPO", BESIDE, env_config=evaluator_only("exit"), max_restarts=0) as agent:
-        with pytest.raises(RolesFailed, match=r"Evaluator 0 \(fragile:Fragile\) died in evaluate\(\)"):
+        with pytest.raises(RolesFailed, match=r"Evaluator 0 \(fragile:Fragile\) died in play\(\)"):
             train_until(agent, lambda r: False)
 
 
