@@ -140,7 +140,7 @@ def test_inline_on_ray_plays_in_a_worker(ray_session: Any, tmp_path: Path, algor
     assert MEAN not in results[0] and results[-1][MEAN] == 10.0
     assert (results[-1]["lost/workers"], results[-1]["lost/evaluators"]) == (1, 0)
     assert int(struck.read_text()) != os.getpid()
-    assert "Worker 0 (fragile:Fragile) died in play()" in (tmp_path / "errors.txt").read_text()
+    assert "Worker 0 (fragile:Fragile) died in evaluate()" in (tmp_path / "errors.txt").read_text()
 
 
 @pytest.mark.ci_slow
