@@ -152,9 +152,8 @@ class _Role(LocalHandle):
         limit_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         warnings.simplefilter("ignore", UserWarning)
         self._is_busy, self._is_closing = True, False
-        with contextlib.suppress(
-            ValueError
-        ):  # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
+        # Ctrl-C is the driver's business; a KeyboardInterrupt here is the environment's own
+        with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
@@ -837,9 +836,8 @@ def _fetched(ref: ray.ObjectRef[T], timeout: float | None) -> T:
     except _LOST as error:
         if isinstance(error, ray.exceptions.ActorDiedError):
             _raise_creation_error(error)
-        kind = (
-            OutOfMemory if isinstance(error, ray.exceptions.OutOfMemoryError) else WorkerLost
-        )  # by Ray's memory monitor
+        # Ray's memory monitor kills what takes most
+        kind = OutOfMemory if isinstance(error, ray.exceptions.OutOfMemoryError) else WorkerLost
         raise kind(str(error), _how_it_ended(str(error))) from error
 
 
