@@ -461,9 +461,10 @@ class Group(Generic[R, D]):
         overdue = isinstance(error, TimeoutError)
         how = f"{self.who([index])} {how_lost(error, waited_s or self.timeout_s)} in {call}{cause_of(error)}."
         self._end_process(index, interrupt=overdue)
-        hint = " An environment that hangs? worker_timeout_s sets how long a call may take." if overdue else ""
-        counted = LOST_NAMES[self.places[index].kind]
-        self.losses.count("timeouts" if overdue and counted == "workers" else counted, how, error, hint=hint)
+        counted, hint = LOST_NAMES[self.places[index].kind], ""
+        if overdue and counted == "workers":
+            counted, hint = "timeouts", " An environment that hangs? worker_timeout_s sets how long a call may take."
+        self.losses.count(counted, how, error, hint=hint)
         self._begin(index)
         said = "It comes back when there is room for it." if index in self.absent else self.revived([index], how)
         if said is not None:
