@@ -10,7 +10,6 @@ import raypid
 from raypid import roles
 
 FOLDER = "runs/five-roles"
-SETTINGS = {"fragment_length": 16, "normalize_observations": False, "normalize_rewards": False}
 
 
 def rollout(setup, server, replay, pace, index, steps=0):
@@ -46,7 +45,7 @@ def evaluator(setup, server, replay, pace, index, mean=0.0):
 
 
 def main(kill_after=60.0, num_rollouts=4, seed=0):
-    setup = raypid.setup("DQN", "CartPole-v1", SETTINGS, seed=seed)
+    setup = raypid.setup("DQN", "CartPole-v1", normalize_observations=False, normalize_rewards=False, seed=seed)
     actor, tasks = ray.remote(num_cpus=0), {}
     server, replay = actor(roles.ParameterServer).remote(setup), actor(roles.Replay).remote(setup)
     pace = actor(roles.Pace).remote(setup, num_rollouts)

@@ -20,7 +20,7 @@ from raypid.ops.sum_tree import importance
 from raypid.roles.divergence import check_update, is_sound, quiet
 from raypid.roles.role import Role
 from raypid.roles.setup import Setup
-from raypid.runtime.calls import called
+from raypid.runtime.calls import Called
 from raypid.state_tree import fingerprint
 from raypid.storage.checkpoint import CheckpointError, refusing
 from raypid.types import (
@@ -123,7 +123,7 @@ class Learner(Role):
         assert self.collective is not None
         self.collective.leave()
 
-    @called(splits_after=1, progress=num_updates_of)
+    @Called(splits_after=1, progress=num_updates_of)
     def update(self, timesteps: int, *data: Collected) -> tuple[Metrics, Weights]:
         """Make one update from what workers have collected with these or recent weights. For algorithms without replay.
 
@@ -177,7 +177,7 @@ class Learner(Role):
             self.returns = merge_moments(self.returns, report.returns)
         self.algorithm.merge(getattr(fragment, "moments", None) if report.moments is None else report.moments)
 
-    @called(splits_after=1, progress=num_updates_of)
+    @Called(splits_after=1, progress=num_updates_of)
     def learn(self, timesteps: int, *samples: Sample) -> tuple[Priorities, Weights]:
         """Make updates from samples of one or several Replays: one for each `batch_size` rows. For algorithms with replay.
 
@@ -347,7 +347,7 @@ class Learner(Role):
         self.load_state_dict(copied.state)
         self.num_updates, self._before = copied.progress, None
 
-    @called(to="first")
+    @Called(to="first")
     def weights(self) -> Weights:
         """A copy of the newest weights, for `Rollout.collect`, `ParameterServer.push` and `Evaluator.evaluate`.
 
@@ -361,7 +361,7 @@ class Learner(Role):
         self.check_sound()
         return self.algorithm.weights()
 
-    @called(gives_state=True)
+    @Called(gives_state=True)
     def set_weights(self, weights: Weights) -> None:
         """Start from given weights, with optimizers as they are. Their version goes on, unless the learner's own is newer.
 
@@ -373,7 +373,7 @@ class Learner(Role):
         self.algorithm.set_weights(weights)
         self._check_given()
 
-    @called(to="first")
+    @Called(to="first")
     def state_dict(self) -> State:
         """Everything that the next update depends on apart from its data: networks, optimizers, moments, random numbers, counters.
 
@@ -394,7 +394,7 @@ class Learner(Role):
         """The settings that the algorithm works with, by name."""
         return self.algorithm.in_force()
 
-    @called(gives_state=True)
+    @Called(gives_state=True)
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` returned.
 
@@ -409,12 +409,12 @@ class Learner(Role):
             self.returns = returns
         self._check_given(CheckpointError)
 
-    @called(lasts=True)
+    @Called(lasts=True)
     def end_schedules(self, steps: int, timesteps: int) -> None:
         """Let linear schedules whose end the settings leave open end at this environment step; `timesteps` were made before."""
         self.algorithm.run_end, self._began = steps, timesteps
 
-    @called(lasts=True)
+    @Called(lasts=True)
     def scale_lr(self, factor: float) -> None:
         """Learn at `factor` times the rates of the settings from here on."""
         self.algorithm.scale_lr(factor)

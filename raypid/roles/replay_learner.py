@@ -10,7 +10,7 @@ from raypid.roles.learner import Learner, Meeting
 from raypid.roles.parameter_server import Learnt, Parameters
 from raypid.roles.replay import Replay
 from raypid.roles.setup import Setup
-from raypid.runtime.calls import called
+from raypid.runtime.calls import Called
 from raypid.types import Weights
 
 
@@ -29,7 +29,7 @@ class ReplayLearner(Learner):
         self.replay = Replay(setup, shard, num_shards)
         self.parts = (self.replay, *self.replay.parts)
 
-    @called(repeats=False, progress=int)
+    @Called(repeats=False, progress=int)
     def learn_from_replay(self, timesteps: int, num_updates: int) -> tuple[int, Weights]:
         """Draw rows for `num_updates` updates and make these; returns their number and the new weights.
 
@@ -50,7 +50,7 @@ class ReplayLearner(Learner):
             buffer.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()
 
-    @called(repeats=False, progress=int)
+    @Called(repeats=False, progress=int)
     def learn_from(self, newest: Parameters, timesteps: int, num_updates: int) -> tuple[int, Learnt]:
         """Make updates without the other learners, starting from the parameters that all share.
 

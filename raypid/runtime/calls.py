@@ -13,8 +13,8 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """How a group of roles that answer as one passes a call on."""
+class Called:
+    """Decorator of a role's method: how a group of roles that answer as one passes a call of it on. Methods without it have the defaults."""
 
     to: Literal["all", "first"] = "all"
     """"all": every role is called, and the value of the first one counts once all are done. "first": only the first one is called,
@@ -30,31 +30,14 @@ class Rule:
     progress: Callable[[Any], int] | None = None
     """The progress that a value shows, such as a number of updates, by which copies of the state are compared."""
 
-
-_DEFAULT = Rule()
-
-
-def called(
-    *,
-    to: Literal["all", "first"] = "all",
-    splits_after: int | None = None,
-    repeats: bool = True,
-    lasts: bool = False,
-    gives_state: bool = False,
-    progress: Callable[[Any], int] | None = None,
-) -> Callable[[F], F]:
-    """Say how a role's method is called; arguments as the fields of `Rule`. Methods without this have the defaults."""
-    rule = Rule(
-        to=to, splits_after=splits_after, repeats=repeats, lasts=lasts, gives_state=gives_state, progress=progress
-    )
-
-    def mark(method: F) -> F:
-        method.rule = rule  # type: ignore[attr-defined]
+    def __call__(self, method: F) -> F:
+        method.rule = self  # type: ignore[attr-defined]
         return method
 
-    return mark
+
+_DEFAULT = Called()
 
 
-def rule_of(method: Callable[..., object]) -> Rule:
+def rule_of(method: Callable[..., object]) -> Called:
     """How a method is called."""
     return getattr(method, "rule", _DEFAULT)

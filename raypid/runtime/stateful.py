@@ -103,7 +103,7 @@ class StatefulGroup(Group[Any, Any]):
         self._copy_cost = math.inf
         """Seconds that a copy takes its role."""
         self._lasting: dict[str, tuple[Callable[..., object], tuple[object, ...]]] = {}
-        """The last call of each method whose setting is no part of the state (`Rule.lasts`)."""
+        """The last call of each method whose setting is no part of the state (`Called.lasts`)."""
         super().__init__(backend, factory, places, timeout_s=timeout_s, losses=losses or Losses(0))
         self.revived = lambda indices, how: ""
         deadline = time.monotonic() + start_s

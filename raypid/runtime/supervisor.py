@@ -59,7 +59,7 @@ class RolesFailed(RuntimeError):
 
 
 class RoleRebuilt(Exception):
-    """A role was lost in a call that is not made again (`Rule.repeats`). It has been rebuilt."""
+    """A role was lost in a call that is not made again (`Called.repeats`). It has been rebuilt."""
 
 
 class Losses:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raypid.runtime.calls import called
+from raypid.runtime.calls import Called
 from raypid.runtime.handle import places
 from raypid.runtime.process import ProcessBackend
 from raypid.runtime.stateful import StatefulGroup
@@ -33,16 +33,16 @@ class Archive:
         self.words: list[str] = []
         self.ink = "black"
 
-    @called(splits_after=0, progress=len)
+    @Called(splits_after=0, progress=len)
     def write(self, *words: str) -> tuple[list[str], str]:
         self.words += words
         return list(words), self.ink
 
-    @called(to="first")
+    @Called(to="first")
     def read(self) -> list[str]:
         return self.words
 
-    @called(lasts=True)
+    @Called(lasts=True)
     def dip(self, ink: str) -> None:
         self.ink = ink
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raypid.errors import Diverged
-from raypid.runtime.calls import called
+from raypid.runtime.calls import Called
 from raypid.runtime.collective import CollectiveLost
 from raypid.runtime.handle import ArgumentLost, WorkerLost, places
 from raypid.runtime.stateful import StatefulGroup
@@ -22,19 +22,19 @@ LEARNS = ("update", "learn", "learn_from_replay", "learn_from")
 class Role:
     """Names the methods; the script answers."""
 
-    @called(splits_after=0, progress=lambda value: value.num_updates if isinstance(value, Update) else 0)
+    @Called(splits_after=0, progress=lambda value: value.num_updates if isinstance(value, Update) else 0)
     def update(self, *parts: object, timesteps: int) -> tuple[Any, Any]: ...
 
-    @called(repeats=False, progress=lambda value: value[0] if isinstance(value, tuple) else value)
+    @Called(repeats=False, progress=lambda value: value[0] if isinstance(value, tuple) else value)
     def learn(self, *, timesteps: int, num_updates: int) -> tuple[Any, Any]: ...
 
-    @called(to="first")
+    @Called(to="first")
     def weights(self) -> Any: ...
 
-    @called(lasts=True)
+    @Called(lasts=True)
     def scale_lr(self, factor: float) -> None: ...
 
-    @called(lasts=True)
+    @Called(lasts=True)
     def end_schedules(self, steps: int, timesteps: int) -> None: ...
 
 
@@ -272,7 +272,7 @@ def test_split() -> None:
 def test_updates_of_learners_that_do_not_wait_are_lost_with_all_of_them() -> None:
     """An update of one of two is half an update. As long as one is there it has what the others had learnt."""
 
-    @called(repeats=False, progress=int)
+    @Called(repeats=False, progress=int)
     def learn_from() -> None: ...
 
     script = [[6, 6, WorkerLost("ray says"), 6], [6, WorkerLost("ray says"), 6]]
