@@ -104,8 +104,7 @@ class Learner(Role):
             self._update = program.update
         if setup.initial is not None:
             self.set_weights(setup.initial)
-        if setup.checks:
-            self.check_by(setup, weights=self.algorithm.weights())
+        self.check_by(setup, table=self.algorithm.network.table)
 
     def open(self) -> str:
         """Open the collective, on rank 0; returns the address at which the other learners join."""
@@ -402,7 +401,6 @@ class Learner(Role):
             CheckpointError: it is no such state.
             ConfigError: it is that of another network.
         """
-        self.check("Learner.load_state_dict", state=state)
         with refusing("The learner's state in the checkpoint"):
             returns = Moments.from_arrays(state["returns"], size=1) if "returns" in state else self.returns
             self.algorithm.load_state_dict({name: part for name, part in state.items() if name != "returns"})

@@ -10,7 +10,7 @@ from raypid.roles.setup import WorkerSetup
 
 if TYPE_CHECKING:
     from raypid.roles.given import Checks
-    from raypid.types import Weights
+    from raypid.types import Table
 
 
 class Role:
@@ -36,19 +36,19 @@ class Role:
             check_setup(type(self).__name__, setup, numbers)
         register_networks(setup.spec.networks)
 
-    def check_by(self, setup: WorkerSetup, policy: NetworkPolicy | None = None, weights: Weights | None = None) -> None:
+    def check_by(self, setup: WorkerSetup, policy: NetworkPolicy | None = None, table: Table | None = None) -> None:
         """Check from here on what methods are given, if the setup says so.
 
         Args:
             policy: the policy that acts, which knows the names and shapes of the weights.
-            weights: weights of the run, which have them.
+            table: these names and shapes.
         """
         if setup.checks:
             from raypid.roles.given import Checks
 
-            self.checks = Checks(setup, policy, weights)
+            self.checks = Checks(setup, policy, table)
 
     def check(self, call: str, **arguments: object) -> None:
-        """Check the arguments of a call such as "Learner.update", if the setup says so: each by the method of `Checks` with its name."""
+        """Check the arguments of a call such as "Learner.update", if the setup says so."""
         if self.checks is not None:
             self.checks.check(call, arguments)

@@ -106,5 +106,5 @@ def test_what_is_no_setup_with_replay_or_no_report_is_refused() -> None:
             roles.Pace(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="num_rollouts"):
         pace(-1)
-    with pytest.raises(UserError, match="takes the report of Rollout.collect"):
+    with pytest.raises(UserError, match="report must be of type Report, not 50"):
         pace().count(50)  # type: ignore[arg-type]
