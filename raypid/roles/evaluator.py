@@ -159,9 +159,11 @@ class Evaluator(Role):
         start = time.perf_counter()
         num_streams = min(self.spec.env.num_envs, num_episodes)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(3,)))
-        loop = self._loop(num_streams, rng)
+        env = replace(self.spec.env, seed_index=EVALUATION_INDEX, num_envs=num_streams)
+        self.close()
+        self.loop = loop = EnvironmentLoop(env, self.policy, rng)
         self.policy.load(weights)
-        loop.reset_streams(stream_seeds(replace(loop.env_spec, seed=seed)))
+        loop.reset_streams(stream_seeds(replace(env, seed=seed)))
         quota = [num_episodes // num_streams + (b < num_episodes % num_streams) for b in range(num_streams)]
         episodes: list[list[Episode]] = [[] for _ in quota]
         longest, cut, overdue, steps = longest_episode(loop.time_limit), 0, 0, np.zeros(num_streams, np.int64)
@@ -192,15 +194,6 @@ class Evaluator(Role):
         lengths = np.array([episode.length for done in episodes for episode in done])
         seconds = time.perf_counter() - start
         return Evaluation(rewards, lengths, weights.version, seconds, cut=cut, overdue=overdue, crashes=crashes)
-
-    def _loop(self, num_streams: int, rng: np.random.Generator) -> EnvironmentLoop:
-        """The loop over `num_streams` environments, which are kept where an evaluation is confirmed."""
-        if self.loop is None or self.loop.env.num_envs != num_streams:
-            self.close()
-            env = replace(self.spec.env, seed_index=EVALUATION_INDEX, num_envs=num_streams)
-            self.loop = EnvironmentLoop(env, self.policy, rng)
-        self.loop.rng, self.loop.num_crashes, self.loop.crash_debt = rng, 0, 0.0
-        return self.loop
 
     def play(self, weights: Weights, order: Order, record: Recorder | None = None) -> Evaluation:
         """Play as many episodes as are ordered; the same seed gives the same episodes. `record(env)` is called after each step.
