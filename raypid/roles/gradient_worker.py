@@ -71,27 +71,27 @@ class GradientWorker(FragmentWorker):
     ) -> None:
         super().__init__(spec, worker_index, restarts)
         self.source = source(self.policy)
-        self._has_fragment = False
-        """Whether the source has a fragment, over which it may have more gradients."""
-        self._num_gradients = 0
-        """Number of gradients over the last fragment."""
+        self._left = 0
+        """Number of gradients that the source may still have over its last fragment; 0 if it has no fragment."""
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Gradients]:
         """Compute the next gradient. If the source has no more over the last fragment, act for `fragment_length` rows first, with the
         same weights; timing's total counts both.
 
         Raises:
-            UserError: fragment after fragment was sent, and no gradient came.
+            UserError: fragment after fragment was sent, and no gradient came; or gradient after gradient came, and never None.
         """
         report, new = self.empty_report(weights.version), None
         for _ in range(MAX_FRAGMENTS):
-            if self._has_fragment:
+            if self._left:
+                self._left -= 1
                 before = time.perf_counter()
                 with np.errstate(all="ignore"):
                     gradients = self.source.fetch(weights, new)
                 report.timing["total"] += time.perf_counter() - before
                 if gradients is not None:
-                    self._count()
+                    if not self._left:
+                        break
                     return report, gradients
             self.source.begin(weights)
             more, trajectory = self.collect_fragment(weights, exploration)
@@ -99,29 +99,16 @@ class GradientWorker(FragmentWorker):
             # a short fragment may have no valid row, where environments take a row to reset
             new = trajectory if trajectory.num_valid else None
             if new is not None:
-                self._has_fragment, self._num_gradients = True, 0
+                self._left = MAX_GRADIENTS
         raise UserError(
-            f"No gradient came of {MAX_FRAGMENTS} fragments: fetch_grads() of the agent returned None each time. It returns one gradient "
-            "a call, and None when it needs another fragment."
+            f"fetch_grads() of the agent returned nothing but None for {MAX_FRAGMENTS} fragments, or {MAX_GRADIENTS:,} gradients and never None. "
+            "It returns one gradient a call, and None when it needs another fragment."
         )
-
-    def _count(self) -> None:
-        """Count a gradient.
-
-        Raises:
-            UserError: there was one after another, and never None.
-        """
-        self._num_gradients += 1
-        if self._num_gradients > MAX_GRADIENTS:
-            raise UserError(
-                f"fetch_grads() of the agent returned {MAX_GRADIENTS:,} gradients and never None. It returns None when it has no more over what "
-                "was sent; then the worker acts again."
-            )
 
     def boundary(self, save_count: int) -> None:
         super().boundary(save_count)
         self.source.restart()
-        self._has_fragment = False
+        self._left = 0
 
     def state_dict(self) -> WorkerState:
         return {**super().state_dict(), "source": self.source.local_state()}

@@ -86,7 +86,7 @@ def test_returns_are_discounted_and_go_on_with_the_model_s_values() -> None:
 @pytest.mark.parametrize(
     ("passes", "error", "says"),
     [
-        (0, UserError, r"No gradient came of 100 fragments: fetch_grads\(\) of the agent returned None"),
+        (0, UserError, r"fetch_grads\(\) of the agent returned nothing but None for 100 fragments"),
         (
             1,
             CodeError,
