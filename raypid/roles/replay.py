@@ -35,13 +35,10 @@ class Replay(Role):
             raise UserError(
                 f"{setup} has no replay buffer: it learns from what comes in. Give what the rollouts collect to Learner.update."
             )
-        if shard >= num_shards:
+        if not shard < num_shards <= spec.capacity:
             raise UserError(
-                f"Replay: shard {shard} must be below num_shards ({num_shards}): shards are counted from 0."
-            )
-        if spec.capacity < num_shards:
-            raise UserError(
-                f"Replay: {num_shards:,} shards cannot share buffer_size {spec.capacity:,}: each needs a row. Raise buffer_size."
+                f"Replay: shard {shard} must be below num_shards ({num_shards:,}), as shards are counted from 0, and num_shards at most "
+                f"buffer_size ({spec.capacity:,}), as each holds a row."
             )
         self.setup = setup
         self.buffer = setup.buffer(spec.part(num_shards), shard)

@@ -68,7 +68,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "worker '0'": (lambda r: roles.Rollout(r.ppo.setup, "0"), r"at least 0, not '0'"),  # type: ignore[arg-type]
     "shard beyond": (lambda r: roles.Replay(r.dqn.setup, 2, 2), r"shard 2 must be below num_shards \(2\)"),
     "no shards": (lambda r: roles.Replay(r.dqn.setup, 0, 0), r"shard 0 must be below num_shards \(0\)"),
-    "too many shards": (lambda r: roles.Replay(r.dqn.setup, 0, 5000), r"cannot share buffer_size 2,000.*Raise"),
+    "too many shards": (lambda r: roles.Replay(r.dqn.setup, 0, 5000), r"num_shards \(5,000\).*at most buffer_size \(2,000\)"),
     "no replay": (lambda r: roles.Replay(r.ppo.setup), r"PPO on .* has no replay buffer.*Learner.update"),
     # Rollout
     "collect None": (lambda r: r.ppo.rollout.collect(None), r"weights must be of type Weights, not None.*before the first push"),
