@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raypid.errors import Diverged
-from raypid.types import Array, Fitness, Gradients, Tree, Update, to_numpy, tree_leaves
+from raypid.types import Array, Tree, Update, to_numpy, tree_leaves
 
 if TYPE_CHECKING:
     from raypid.algorithms.base import Algorithm
@@ -37,7 +37,7 @@ def check_update(algorithm: Algorithm[Config], update: Update, batch: object, ti
     found = {name: float(value) for name, value in signs.items()}
     bad = [f"{name} is {value:g}" for name, value in found.items() if not math.isfinite(value)]
     what = next(_bad_columns(state), bad[0] if bad else "the weights are beyond float32")
-    largest = _largest_reward(algorithm.config, batch, state)
+    largest = _largest_reward(algorithm.config, state)
     if largest > HUGE_REWARD:
         what += f" (rewards reach {largest:.3g})"
     raise Diverged(what, advice(algorithm.config, huge=largest > HUGE_REWARD), state, timesteps)
@@ -83,13 +83,13 @@ def _example(x: Array) -> str:
 
 
 def _arrays(state: object, path: str = "") -> Iterator[tuple[str, Array]]:
-    """(path, array) of what is floating-point; observations were checked where they came from."""
+    """(path, array) of what is floating-point, but for metrics; observations were checked where they came from."""
     parts = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
     for name, part in parts:
-        if name not in ("obs", "next_obs", "final", "state", "moments"):
+        if name not in ("obs", "next_obs", "final", "state", "moments", "metrics"):
             yield from _arrays(part, f"{path}/{name}" if path else str(name))
-    if isinstance(state, np.ndarray) and state.dtype.kind == "f":
-        yield path, state
+    if isinstance(state, float) or (isinstance(state, np.ndarray) and state.dtype.kind == "f"):
+        yield path, np.asarray(state)
 
 
 def _bad_columns(state: dict[str, object]) -> Iterator[str]:
@@ -100,16 +100,13 @@ def _bad_columns(state: dict[str, object]) -> Iterator[str]:
             yield f"{'the gradient of a worker' if name == 'flat' else f'{name} of the batch'} holds {_example(array)}"
 
 
-def _largest_reward(config: Config, batch: object, state: dict[str, object]) -> float:
+def _largest_reward(config: Config, state: dict[str, object]) -> float:
     """The largest size of a reward as the learner sees it; 0 where rewards are scaled to their deviation."""
     if config.normalize_rewards:
         return 0.0
-    if isinstance(batch, list):
-        largest = max((part.largest_reward for part in batch if isinstance(part, Gradients)), default=0.0)
-    else:
-        column = "value" if isinstance(batch, Fitness) else "reward"
-        arrays = [array for path, array in _arrays(state) if path.rpartition("/")[2] == column and array.size]
-        largest = max((float(np.nanmax(np.abs(array))) for array in arrays), default=0.0)
+    names = ("reward", "data/reward", "value")  # of trajectories and sequences, samples, fitness
+    rewards = [x for path, x in _arrays(state) if path in names or path.endswith("/largest_reward")]  # of gradients
+    largest = max((float(np.nanmax(np.abs(x))) for x in rewards if x.size), default=0.0)
     if "data" in state:  # a sample of a replay buffer, which has scaled them
         return largest
     return min(largest * abs(config.reward_scale), math.inf if config.reward_clip is None else config.reward_clip)
