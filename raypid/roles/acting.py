@@ -19,7 +19,6 @@ from raypid.errors import UserError
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import NetworkSpec
 from raypid.ops.normalizer import DiscountedReturns
-from raypid.plugins.registry import NETWORKS
 from raypid.roles.divergence import check_action, quiet
 from raypid.types import Array, Tree, tree_map
 
@@ -54,12 +53,6 @@ class RolloutSpec:
 def longest_episode(time_limit: float = math.inf) -> float:
     """Steps after which an episode that has to end is given up: none, where a time limit ends it."""
     return math.inf if time_limit < math.inf else MAX_EPISODE_STEPS
-
-
-def register_networks(networks: Mapping[str, type]) -> None:
-    """Register networks in this process, which lacks what the driver has registered."""
-    for name, entry in networks.items():
-        NETWORKS.register(name, entry)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raypid.nn.network_policy import NetworkPolicy
-from raypid.roles.acting import register_networks
+from raypid.plugins.registry import NETWORKS
 from raypid.roles.setup import WorkerSetup
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class Role:
             from raypid.roles.given import check_setup
 
             check_setup(type(self).__name__, setup, numbers)
-        register_networks(setup.spec.networks)
+        for name, entry in setup.spec.networks.items():  # which this process may lack
+            NETWORKS.register(name, entry)
 
     def check_by(self, setup: WorkerSetup, policy: NetworkPolicy | None = None, table: Table | None = None) -> None:
         """Check from here on what methods are given, if the setup says so.
