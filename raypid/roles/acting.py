@@ -193,9 +193,7 @@ class EnvironmentLoop:
             UserError: an episode has more than `longest_episode` steps, and no time limit.
         """
         if self.episode_length[streams].max() > (longest := longest_episode(self.time_limit)):
-            raise UserError(
-                f"An episode of {self.env_spec.name} did not end within {longest:,} steps: set time_limit, by which it ends."
-            )
+            raise UserError(f"An episode of {self.env_spec.name} did not end within {longest:,} steps: set time_limit.")
 
     def _noisy(self, tree: Tree, deviation: float, draw: type[np.float32] | type[np.float64] = np.float64) -> Tree:
         """Add Gaussian noise, drawn in the precision `draw`, to the floating-point leaves."""

@@ -111,9 +111,7 @@ def check_setup(role: str, setup: object, numbers: Mapping[str, object]) -> None
         UserError: `setup` is no Setup, or one of the numbers no whole number of at least 0.
     """
     if not isinstance(setup, WorkerSetup):
-        raise UserError(
-            f"{role} is made from a setup, not from {described(setup)}: setup = raypid.setup(algorithm, env), then {role}(setup)."
-        )
+        raise UserError(f"{role} is made from a setup, raypid.setup(algorithm, env), not from {described(setup)}.")
     for name, value in numbers.items():
         _check_number(role, name, value, 0)
 
@@ -191,9 +189,7 @@ class Checks:
             advice = "Learner.learn returns a list with an array for each sample that it was given."
             raise _mistake(call, "priorities", f"a finite number above 0 for each of {num} rows", priorities, advice)
         if sample.id.max() >= count:
-            raise UserError(
-                f"{call}: the sample has rows that were never in this buffer. Give it to the Replay that drew it."
-            )
+            raise UserError(f"{call}: the sample has rows of another buffer. Give it to the Replay that drew it.")
 
     def _check_objects(self, call: str, name: str, values: Any) -> None:
         """Check the objects of an argument. Their rows (axes T and N) are equally many."""

@@ -238,9 +238,7 @@ class Learner(Role):
         with np.errstate(all="ignore"):  # what is not finite is found below
             update = self._update(batch, timesteps if end is None or timesteps < end else self._began)
         if not isinstance(update, Update):
-            raise UserError(
-                f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
-            )
+            raise UserError(f"update() returned {update!r}, not an Update as super().update(batch, timesteps) does.")
         self._whole, self._began = True, timesteps
         try:
             check_update(self.algorithm, update, batch, timesteps)
@@ -267,9 +265,7 @@ class Learner(Role):
         """
         self.diverged, self._whole = None, True
         if not is_sound(self.algorithm):
-            raise kind(
-                "The given weights are not finite: the run that wrote them had diverged. Take an earlier checkpoint."
-            )
+            raise kind("The given weights are not finite, since their run had diverged. Take an earlier checkpoint.")
 
     @quiet
     def _joined(self, parts: tuple[Collected, ...]) -> Trajectory | Fitness | list[Collected]:

@@ -28,10 +28,7 @@ class Pace(Role):
         super().__init__(setup, num_rollouts=num_rollouts, min_updates=min_updates or 0)
         config = setup.config
         if not isinstance(config, OffPolicyConfig):
-            raise UserError(
-                f"Pace keeps the ratio of algorithms with replay. {setup.algorithm.__name__} has none: Learner.update makes one update "
-                "from all that rollouts collect."
-            )
+            raise UserError(f"{setup} has no replay for Pace: give what rollouts collect to Learner.update.")
         self._config = config
         self.min_updates = min_updates or config.updates_per_call
         self.slack = config.fragment_length * config.num_envs_per_worker * num_rollouts * config.updates_per_step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -32,9 +31,7 @@ class Replay(Role):
         super().__init__(setup, shard=shard, num_shards=num_shards)
         spec = setup.replay
         if spec is None or setup.buffer is None:
-            raise UserError(
-                f"{setup} has no replay buffer: it learns from what comes in. Give what the rollouts collect to Learner.update."
-            )
+            raise UserError(f"{setup} has no replay buffer: give what rollouts collect to Learner.update.")
         if not shard < num_shards <= spec.capacity:
             raise UserError(
                 f"Replay: shard {shard} must be below num_shards ({num_shards:,}), as shards are counted from 0, and num_shards at most "
@@ -108,10 +105,6 @@ class Replay(Role):
         """The number of rows that can be drawn."""
         return self.buffer.num_ready
 
-    def metrics(self) -> Mapping[str, float]:
-        """Metrics of the buffer. Those of several are added up."""
-        return self.buffer.metrics()
-
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write all rows and priorities into a folder, whose former save is replaced.
 
@@ -123,9 +116,7 @@ class Replay(Role):
         try:
             self.buffer.save(os.fspath(folder))
         except OSError as error:
-            raise UserError(
-                f"Replay.save: {folder} cannot be written: {reason(error)}. Give another folder."
-            ) from error
+            raise UserError(f"Replay.save cannot write {folder}: {reason(error)}. Give another folder.") from error
 
     def load(self, folder: str | os.PathLike[str]) -> int:
         """Replace the contents by those that `save` wrote; returns the number of rows that can be drawn.

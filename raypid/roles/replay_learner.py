@@ -71,6 +71,6 @@ class ReplayLearner(Learner):
 
     def metrics(self) -> dict[str, float]:
         """As `Learner.metrics`, and how full the buffers of all learners are."""
-        here, collective = self.replay.metrics(), self.algorithm.collective
+        here, collective = self.replay.buffer.metrics(), self.algorithm.collective
         everywhere = [here] if collective is None else collective.gather(here)
         return super().metrics() | {name: sum(m[name] for m in everywhere) for name in here}

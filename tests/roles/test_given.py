@@ -58,9 +58,9 @@ def short(weights: Any) -> Any:
 SAME_SETUP = r"Make all roles of a run from the same setup"
 MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     # what is called -> (the call, what the message says)
-    "Rollout of a name": (lambda r: roles.Rollout("PPO"), r"made from a setup, not from 'PPO': setup = raypid.setup"),  # type: ignore[arg-type]
+    "Rollout of a name": (lambda r: roles.Rollout("PPO"), r"made from a setup, raypid.setup\(algorithm, env\), not from 'PPO'"),  # type: ignore[arg-type]
     "Rollout of a config": (lambda r: roles.Rollout(r.ppo.setup.config), r"not from a PPOConfig"),
-    "Learner of a class": (lambda r: roles.Learner(raypid.PPO), r"Learner is made from a setup, not from <class"),  # type: ignore[arg-type]
+    "Learner of a class": (lambda r: roles.Learner(raypid.PPO), r"Learner is made from a setup, .* not from <class"),  # type: ignore[arg-type]
     "Replay of a dict": (lambda r: roles.Replay({"env": 1}), r"not from a dict"),  # type: ignore[arg-type]
     "ParameterServer of None": (lambda r: roles.ParameterServer(None), r"not from None"),  # type: ignore[arg-type]
     "Evaluator of an env": (lambda r: roles.Evaluator("CartPole-v1"), r"Evaluator is made from a setup"),  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "priorities below 0": (lambda r: r.dqn.replay.set_priorities(r.dqn.sample, -np.ones(32)), r"finite number above 0"),
     "priorities nan": (lambda r: r.dqn.replay.set_priorities(r.dqn.sample, np.full(32, np.nan)), r"finite number above 0"),
     "save to None": (lambda r: r.dqn.replay.save(None), r"folder must be the path of a folder, not None"),
-    "save below a file": (lambda r: r.dqn.replay.save(f"{__file__}/rows"), r"cannot be written: Not a directory. Give another"),
+    "save below a file": (lambda r: r.dqn.replay.save(f"{__file__}/rows"), r"cannot write .*: Not a directory. Give another"),
     "load nothing": (lambda r: r.dqn.replay.load("no/such/rows"), r"There is nothing at .no/such/rows"),
     # ParameterServer
     "push None": (lambda r: r.ppo.server.push(None), r"push: weights must be of type Weights"),
@@ -274,7 +274,7 @@ def test_a_network_that_torch_builds_is_known_before_the_first_weights(r: Simple
 def test_priorities_are_for_rows_of_the_buffer(r: SimpleNamespace) -> None:
     replay, sample = r.dqn.replay, r.dqn.sample
     before = replay.buffer.tree.total
-    with pytest.raises(UserError, match="never in this buffer. Give it to the Replay that drew it"):
+    with pytest.raises(UserError, match="has rows of another buffer. Give it to the Replay that drew it"):
         replay.set_priorities(dataclasses.replace(sample, id=sample.id + 100_000), np.ones(32))
     assert replay.buffer.tree.total == before
     replay.set_priorities(sample, [5.0] * 32)
