@@ -122,7 +122,8 @@ class Evaluator(Role):
         self.spec = setup.evaluation
         self.policy = make_policy(self.spec.network)
         self.loop: EnvironmentLoop | None = None
-        self.check_by(setup, self.policy)
+        if self.checks is not None:
+            self.checks.know(self.policy)
 
     def evaluate(
         self,

@@ -17,7 +17,7 @@ from raypid.errors import ConfigError, UserError, shown
 from raypid.nn.network_policy import NetworkPolicy
 from raypid.nn.user_model import ModelPolicy
 from raypid.replay.buffer import row_shapes
-from raypid.roles.setup import Setup, WorkerSetup
+from raypid.roles.setup import Setup
 from raypid.storage.neighbours import check_folder
 from raypid.types import Fitness, Gradients, Report, Sample, Table, Trajectory, Weights, tree_leaves
 
@@ -104,18 +104,6 @@ def _mistake(call: str, name: str, expected: str, value: object, advice: str) ->
     return UserError(f"{call}: {name} must be {expected}, not {described(value)}. {advice}".rstrip())
 
 
-def check_setup(role: str, setup: object, numbers: Mapping[str, object]) -> None:
-    """Check what a role is made from.
-
-    Raises:
-        UserError: `setup` is no Setup, or one of the numbers no whole number of at least 0.
-    """
-    if not isinstance(setup, WorkerSetup):
-        raise UserError(f"{role} is made from a setup, raypid.setup(algorithm, env), not from {described(setup)}.")
-    for name, value in numbers.items():
-        _check_number(role, name, value, 0)
-
-
 def _check_number(call: str, name: str, value: object, least: int, kind: type = Integral, advice: str = "") -> None:
     """Check a number.
 
@@ -133,13 +121,16 @@ class Checks:
     It raises UserError, or ConfigError for weights of another network. The message says what was given, what is expected, and what to do.
 
     Args:
-        setup: what the role was made from.
-        policy: the policy that will act with the weights; None in a process that should not build it.
-        table: names and shapes of the weights, if they are known.
+        role: the name of its class.
+        setup: what it is made from.
+        numbers: other arguments of its class, which must be whole numbers of at least 0, by name.
     """
 
-    def __init__(self, setup: WorkerSetup, policy: NetworkPolicy | None, table: Table | None) -> None:
-        assert isinstance(setup, Setup)
+    def __init__(self, role: str, setup: object, numbers: Mapping[str, object]) -> None:
+        if not isinstance(setup, Setup):
+            raise UserError(f"{role} is made from a setup, raypid.setup(algorithm, env), not from {described(setup)}.")
+        for name, value in numbers.items():
+            _check_number(role, name, value, 0)
         self._setup, network, shapes = setup, setup.network, row_shapes(setup.network)
         self._types = {**_TYPES, **dict.fromkeys(("data", "fragment"), _COLLECTED[setup.collect])}
         self._needed = ("log_prob?", "value?") if network.head == "actor_critic" else ()
@@ -151,16 +142,19 @@ class Checks:
         stack = [network.pipeline.frame_stack] if network.pipeline.frame_stack > 1 else []
         self._rows = {"obs": leaves("obs/"), "stack": leaves("obs/", *stack), "action": leaves("action/")}
         """Shapes of the leaves of an observation, a stack of frames and an action, by path."""
-        self._table = table
+        self.table: Table | None = None
         """Names and shapes of the weights; None until the first weights come, where only a built network knows."""
+        if network.torch_free and network.head != "model":
+            self.table = network.mlp_table(network.pipeline.vector_size)
+
+    def know(self, policy: NetworkPolicy) -> None:
+        """Take names and shapes of the weights from the policy that will act with them."""
         if isinstance(policy, ModelPolicy):
-            self._table = policy.layout.table
-        elif network.torch_free and network.head != "model":
-            self._table = network.mlp_table(network.pipeline.vector_size)
-        elif policy is not None:
+            self.table = policy.layout.table
+        elif self.table is None:
             from raypid.nn.networks import TorchNetwork
 
-            self._table = TorchNetwork(network).table
+            self.table = TorchNetwork(policy.spec).table
 
     def check(self, call: str, arguments: Mapping[str, object]) -> None:
         """Check the arguments of a call such as "Learner.update", by name."""
@@ -202,10 +196,10 @@ class Checks:
             if isinstance(value, Weights):
                 _check_number(call, "weights.version", value.version, 0)
                 try:
-                    check_table(value.table, self._table or value.table)
+                    check_table(value.table, self.table or value.table)
                 except ConfigError as error:
                     raise ConfigError(f"{call}: {error} Make all roles of a run from the same setup.") from None
-                self._table = value.table
+                self.table = value.table
             known = {axis: length for axis, length in known.items() if axis in ("T", "T+1", "N")}
             self._check_arrays(call, value, known)
         num, size = len(values) * known.get("N", 0), self._setup.config.batch_size
@@ -221,7 +215,7 @@ class Checks:
         Args:
             known: lengths of axes, as far as they are known. Those that are found are added.
         """
-        known |= {"1": 1, "2": 2, "P": sum(math.prod(shape) for _, shape in self._table or ())}
+        known |= {"1": 1, "2": 2, "P": sum(math.prod(shape) for _, shape in self.table or ())}
         for form, paths in _ARRAYS[type(data)].items():
             kind, *axes = form.split()
             rows = self._rows.get(axes[-1])

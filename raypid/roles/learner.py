@@ -101,9 +101,10 @@ class Learner(Role):
             program = copy.copy(setup.program)
             program.algorithm_instance = self.algorithm
             self._update = program.update
+        if self.checks is not None:
+            self.checks.table = self.algorithm.network.table
         if setup.initial is not None:
             self.set_weights(setup.initial)
-        self.check_by(setup, table=self.algorithm.network.table)
 
     def open(self) -> str:
         """Open the collective, on rank 0; returns the address at which the other learners join."""

@@ -39,7 +39,6 @@ class Pace(Role):
         """Episodes that have ended so far."""
         self.owed = 0.0
         """Updates that the steps so far call for and that have not been made yet."""
-        self.check_by(setup)
 
     def count(self, report: Report, is_filled: bool = True) -> int:
         """Count the steps of a fragment. After the warm-up, the updates that they call for are owed.

@@ -36,7 +36,6 @@ class ParameterServer(Role):
     def __init__(self, setup: WorkerSetup) -> None:
         super().__init__(setup)
         self.network = setup.network
-        self.check_by(setup)
         self._weights: Weights | None = None
         self.pushes = self.pulls = self.refused = 0
         """Calls so far; pushes count what was taken, `refused` what was older than the version here."""

@@ -41,7 +41,6 @@ class Replay(Role):
         self.buffer = setup.buffer(spec.part(num_shards), shard)
         """The rows, and the way to draw from them."""
         self.parts = (self.buffer,)
-        self.check_by(setup)
 
     @quiet
     def add(self, worker_index: int, fragment: Trajectory) -> int:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raypid.nn.network_policy import NetworkPolicy
 from raypid.plugins.registry import NETWORKS
 from raypid.roles.setup import WorkerSetup
 
 if TYPE_CHECKING:
     from raypid.roles.given import Checks
-    from raypid.types import Table
 
 
 class Role:
@@ -31,23 +29,11 @@ class Role:
 
     def __init__(self, setup: WorkerSetup, **numbers: int) -> None:
         if not isinstance(setup, WorkerSetup) or setup.checks:
-            from raypid.roles.given import check_setup
-
-            check_setup(type(self).__name__, setup, numbers)
-        for name, entry in setup.spec.networks.items():  # which this process may lack
-            NETWORKS.register(name, entry)
-
-    def check_by(self, setup: WorkerSetup, policy: NetworkPolicy | None = None, table: Table | None = None) -> None:
-        """Check from here on what methods are given, if the setup says so.
-
-        Args:
-            policy: the policy that acts, which knows the names and shapes of the weights.
-            table: these names and shapes.
-        """
-        if setup.checks:
             from raypid.roles.given import Checks
 
-            self.checks = Checks(setup, policy, table)
+            self.checks = Checks(type(self).__name__, setup, numbers)
+        for name, entry in setup.spec.networks.items():  # which this process may lack
+            NETWORKS.register(name, entry)
 
     def check(self, call: str, **arguments: object) -> None:
         """Check the arguments of a call such as "Learner.update", if the setup says so."""

@@ -30,7 +30,8 @@ class Rollout(Role):
         if not shared and isinstance(setup, Setup):
             shared = setup.algorithm.shared(setup.config)
         self.worker = _worker(setup, worker_index, restarts, *shared)
-        self.check_by(setup, self.worker.policy)
+        if self.checks is not None:
+            self.checks.know(self.worker.policy)
         self._closed = False
 
     def collect(
