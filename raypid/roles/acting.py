@@ -119,15 +119,14 @@ class EnvironmentLoop:
 
     @quiet
     def act(self, *, explore: bool = True) -> Acted:
-        """Ask the policy what to do next; the state after it becomes the streams' state."""
+        """Ask the policy what to do next. It changes nothing but random numbers and `acted`; `step` makes the state after it the streams'."""
         before = time.perf_counter()
-        acted = self.policy.act(self.obs, self.state, self.first, self.rng, explore=explore)
-        self.state = acted.state
+        self.acted = self.policy.act(self.obs, self.state, self.first, self.rng, explore=explore)
         self._inference_s += time.perf_counter() - before
-        return acted
+        return self.acted
 
     def step(self, action: Tree) -> Step:
-        """Step all environments with canonical actions [B, *]; `ended` then has the episodes that this step ended.
+        """Step all environments with canonical actions [B, *], after `act`; `ended` then has the episodes that this step ended.
 
         Raises:
             Diverged: an action is not finite. No environment has seen it.
@@ -140,6 +139,7 @@ class EnvironmentLoop:
         self._env_s += time.perf_counter() - acted
         self._inference_s += acted - before
         self.obs, self.first = self._noisy(step.obs, self._observation_noise), step.first
+        self.state = self.acted.state
         if step.final is not None:
             step.final = (step.final[0], self._noisy(step.final[1], self._observation_noise))
         self._account(step)

@@ -27,8 +27,8 @@ class DistributedWrapper:
 
     def __init__(self, rollout: ProgramWorker) -> None:
         self._rollout = rollout
-        self._drawn: tuple[Tree | None, Tree] | None = None
-        """The policy's state before the actions that are drawn but not taken, and these."""
+        self._drawn: Tree | None = None
+        """Actions that are drawn but not taken."""
         self.num_envs = rollout.env.num_envs
         """B."""
         self.num_steps = rollout.spec.fragment_length
@@ -60,8 +60,8 @@ class DistributedWrapper:
         They are drawn once per step. The loss assumes that the policy drew whatever action is passed to `step`.
         """
         if self._drawn is None:
-            self._drawn = self._rollout.state, self._rollout.act().action
-        return self._drawn[1]
+            self._drawn = self._rollout.act().action
+        return self._drawn
 
     def step(self, action: Tree) -> tuple[Tree, Array, Array, Array, dict[int, Info]]:
         """Take canonical actions [B, *].
@@ -86,17 +86,11 @@ class DistributedWrapper:
         """The steps since the last trajectory, to be yielded. Rewards and everything else may be changed first."""
         if not self._rollout.rows.steps:
             raise UserError("run() ends a trajectory before any step: call env.step(action) num_steps times first.")
-        self._undo_act()
+        self._drawn = None  # the next trajectory begins with an action of the newest policy
         self.report, trajectory = self._rollout.finish()
         self._counted.join(self.report)
         self._rollout.clear_rows()
         return trajectory
-
-    def _undo_act(self) -> None:
-        """Discard an action that was drawn but not taken: the next trajectory starts with an action of the newest policy."""
-        if self._drawn is not None:
-            self._rollout.state, self._drawn = self._drawn[0], None
-            self._rollout.rows.acted.pop()
 
     def rollout(self) -> Trajectory:
         """Take `num_steps` steps with the newest policy; returns them as a trajectory."""
@@ -145,7 +139,7 @@ class ProgramWorker(TrajectoryWorker):
     def start_fragment(self, weights: Weights, exploration: Exploration | None = None) -> None:
         if self._collecting:  # a generator that raised is spent
             self._start_program()
-        self.wrapper._undo_act()
+        self.wrapper._drawn = None
         super().start_fragment(weights, exploration)
 
     def collect(self, weights: Weights, exploration: Exploration | None = None) -> tuple[Report, Trajectory]:

@@ -152,17 +152,12 @@ class FragmentWorker(RolloutWorker):
         self.rows = _Recording(self.obs, self.first, self.state)
         self.reset_timing()
 
-    def act(self, *, explore: bool = True) -> Acted:
-        """Ask the policy what to do. `step` comes next, with these actions or others."""
-        acted = super().act(explore=explore)
-        if acted.state is not None and not self.spec.network.memory:
-            acted.state = None  # a stack of frames: nobody needs it later, and it would hold many images
-        self.rows.acted.append(acted)
-        return acted
-
     def step(self, action: Tree) -> Step:
-        """Step with canonical actions [B, *], which adds a row to the fragment."""
+        """Step with canonical actions [B, *], those that `act` has drawn or others, which adds a row to the fragment."""
         step, rows = super().step(action), self.rows
+        if not self.spec.network.memory:
+            self.acted.state = None  # a stack of frames: nobody needs it later, and it would hold many images
+        rows.acted.append(self.acted)
         rows.actions.append(action)
         rows.steps.append(step)
         rows.obs.append(self.obs)
