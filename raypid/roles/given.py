@@ -189,7 +189,7 @@ class Checks:
         """Check the objects of an argument. Their rows (axes T and N) are equally many."""
         kind, known = self._types[name], dict[str | int, int]()
         if not values:
-            raise UserError(f"{call} takes one or more {name} after timesteps; there is none. {_SOURCES[kind]}")
+            raise UserError(f"{call} takes {name} after timesteps, and there is none. {_SOURCES[kind]}")
         for value in values:
             if not isinstance(value, kind):
                 raise _mistake(call, name, f"of type {kind.__name__}", value, _SOURCES[kind])

@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "save no weights": (lambda r: r.ppo.server.save("never"), r"holds no weights yet. Push some first"),
     "restore 3": (lambda r: r.ppo.server.restore(3), r"the path of a folder, not 3"),
     # Learner
-    "update alone": (lambda r: r.ppo.learner.update(0), r"takes one or more data after timesteps; there is none. Give the second of what"),
+    "update alone": (lambda r: r.ppo.learner.update(0), r"takes data after timesteps, and there is none. Give the second of what"),
     "update without steps": (lambda r: r.ppo.learner.update(r.ppo.data), r"not a Trajectory. It is the number of .* and comes before the data"),
     "update a pair": (lambda r: r.ppo.learner.update(0, r.ppo.pair), r"Give the second of what .*num_returns=2"),
     "update a list": (lambda r: r.ppo.learner.update(0, [r.ppo.data]), r"as an argument of its own"),
@@ -130,7 +130,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "observe without replay": (lambda r: r.ppo.learner.observe(*r.ppo.pair), r"PPO learns from what workers collect"),
     "observe a pair": (lambda r: r.dqn.learner.observe(r.dqn.pair), r"not a tuple.*observe\(report, fragment\)"),
     "observe two reports": (lambda r: r.dqn.learner.observe(r.dqn.report, r.dqn.report), r"of type Trajectory, not a Report"),
-    "learn alone": (lambda r: r.dqn.learner.learn(0), r"one or more samples after timesteps; there is none. Replay.sample"),
+    "learn alone": (lambda r: r.dqn.learner.learn(0), r"takes samples after timesteps, and there is none. Replay.sample"),
     "learn without steps": (lambda r: r.dqn.learner.learn(r.dqn.sample), r"not a Sample. It is the number of .* and comes before the data"),
     "learn a trajectory": (lambda r: r.dqn.learner.learn(0, r.dqn.data), r"samples must be of type Sample, not a Trajectory"),
     "learn a list": (lambda r: r.dqn.learner.learn(0, [r.dqn.sample]), r"learn\(timesteps, \*samples\)"),
