@@ -110,7 +110,7 @@ def _check_number(call: str, name: str, value: object, least: int, kind: type = 
     Raises:
         UserError: it is not of this kind, or it is below `least`.
     """
-    if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:
+    if not isinstance(value, kind) or isinstance(value, bool) or not value >= least:  # type: ignore[operator]
         expected = f"a {'whole ' if kind is Integral else ''}number of at least {least}"
         raise _mistake(call, name, expected, value, advice)
 
