@@ -186,21 +186,19 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
     """
     if config.num_envs_per_worker > _MOST_ENVS:
         raise ConfigError(f"num_envs_per_worker must be at most {_MOST_ENVS:,}, not {config.num_envs_per_worker:,}.")
-    leaves = network.pipeline.leaves
+    pipeline, channels = network.pipeline, (network.channels or _CHANNELS) if network.images else ()
+    kernels = 9 * sum(a * b for a, b in zip((pipeline.frame_stack, *channels), channels, strict=False))
+    table = network.mlp_table(pipeline.vector_size + sum(channels[-1:]))
+    trunks = 4 * network.num_trunks  # bytes of a number in each
     sizes = {field.name: getattr(config, field.name) for field in fields(Needs) if hasattr(config, field.name)}
     return replace(
         Needs(**sizes),
         num_workers=max(1, config.num_workers) if config.on_ray else 0,
-        hidden=network.hidden,
-        channels=(network.channels or _CHANNELS) if network.images else (),
-        memory_size=network.memory_size,
         process_bytes=_WORKER_BYTES[network.torch_free] if config.on_ray else 0,
-        frame_bytes=sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves),
-        frame_width=sum(leaf.width for leaf in leaves),
-        num_outputs=network.num_outputs + network.num_values,
-        num_trunks=network.num_trunks,
-        num_gates={"lstm": 4, "gru": 3, "": 0}[network.memory],
-        copies=5 if "buffer_size" in sizes else 4,
+        frame_bytes=sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in pipeline.leaves),
+        weights_bytes=4 * (kernels + sum(math.prod(shape) for _, shape in table)),
+        activations_bytes=2 * trunks * (sum(network.hidden) + 2 * network.state_size),
+        memory_bytes=trunks * network.state_size,
         complete=partial(_completed, config),
     )
 

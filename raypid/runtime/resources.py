@@ -30,8 +30,7 @@ _MUCH_BYTES = 4096
 """Observations from which on (images) what workers collect is much for the network of one learner's node: docs/scaling.md."""
 
 N = TypeVar("N", int, float)
-Number = int | float
-Value = Number | str | tuple[int, ...]
+Value = int | float | str
 
 
 def limit_threads(num: int) -> None:
@@ -188,25 +187,20 @@ class Needs:
     updates_per_call: int = 1
     buffer_size: int = 0
     frame_stack: int = 1
-    hidden: tuple[int, ...] = ()
-    channels: tuple[int, ...] = ()
-    memory_size: int = 0
     noise_table_size: int = 0
     population: int = 0
+    num_critics: int = 0
+    """Networks of the learner's besides the policy, each about as large."""
     process_bytes: float = 0.0
     """Memory of a worker's process before it has environments."""
     frame_bytes: int = 0
     """One observation."""
-    frame_width: int = 0
-    """Numbers of one observation that enter the network as a vector."""
-    num_outputs: int = 0
-    num_trunks: int = 1
-    num_gates: int = 0
-    """Gates of a recurrent cell."""
-    num_critics: int = 0
-    """Networks of the learner's besides the policy, each about as large."""
-    copies: int = 4
-    """Arrays of all parameters that the learner holds: parameters, gradients, two of the optimizer, target networks."""
+    weights_bytes: int = 0
+    """The parameters of one network."""
+    activations_bytes: int = 0
+    """What a network computes for one row, and keeps until it has learnt from it."""
+    memory_bytes: int = 0
+    """The memory of a recurrent policy, which is stored with each row."""
     changes: Mapping[str, Value] = field(default_factory=dict)
     """Settings that differ from those that were given."""
     complete: Callable[[Mapping[str, Value]], Mapping[str, Value] | None] = dict
@@ -214,7 +208,7 @@ class Needs:
 
     def value(self, name: str) -> Value | None:
         """A setting; None if nothing here depends on it."""
-        found: Value | None = getattr(self, name.removeprefix("model."), None)
+        found: Value | None = getattr(self, name, None)
         return found
 
     def after(self, changes: Mapping[str, Value]) -> Needs:
@@ -222,7 +216,7 @@ class Needs:
         needs = copy.copy(self)
         for name, value in changes.items():
             if self.value(name) is not None:
-                setattr(needs, name.removeprefix("model."), value)
+                setattr(needs, name, value)
         needs.changes = {**self.changes, **changes}
         return needs
 
@@ -230,20 +224,6 @@ class Needs:
         """Changes completed so that a run takes them; {} if it refuses them."""
         whole = self.complete({**self.changes, **changes}) or {}
         return {name: value for name, value in whole.items() if self.value(name) != value}
-
-    @property
-    def weights_bytes(self) -> float:
-        """The parameters of one network, in float32. Biases and small heads are left out."""
-        width, total, layers = self.frame_stack * self.frame_width, 0, self.channels
-        total += 9 * sum(a * b for a, b in zip((self.frame_stack, *layers), layers, strict=False))
-        width += layers[-1] if layers else 0
-        for units in self.hidden:
-            total += self.num_trunks * (width + 1) * units
-            width = units
-        if self.num_gates:
-            total += self.num_trunks * self.num_gates * self.memory_size * (width + self.memory_size)
-            width = self.memory_size
-        return 4 * (total + width * self.num_outputs)
 
     @property
     def fragment_bytes(self) -> float:
@@ -260,12 +240,11 @@ class Needs:
     @property
     def learning_bytes(self) -> float:
         """Of all that learns: weights, a minibatch, the fragments of an update, and the replay buffer unless it is in shards."""
-        row = self.frame_bytes + _ROW_BYTES
-        activations = 8 * self.num_trunks * (sum(self.hidden) + self.num_gates * self.memory_size)
-        drawn = self.updates_per_call * (row + (self.frame_stack - 1) * self.frame_bytes)
+        copies = 5 if self.buffer_size else 4  # parameters, gradients, two of the optimizer, target networks
+        drawn = self.updates_per_call * (_ROW_BYTES + self.frame_stack * self.frame_bytes)
         return sum((
-            max(1, self.num_learners) * self.copies * (1 + self.num_critics) * self.weights_bytes,
-            self.batch_size * (activations + drawn),
+            max(1, self.num_learners) * copies * (1 + self.num_critics) * self.weights_bytes,
+            self.batch_size * (self.activations_bytes + drawn),
             self.fragments_per_update * self.fragment_bytes,
             4 * self.noise_table_size + _PAIR_BYTES * self.population,
             0.0 if self.num_replay_shards else self._buffer_bytes,
@@ -274,7 +253,7 @@ class Needs:
     @property
     def _buffer_bytes(self) -> float:
         """The replay buffer, or all its shards."""
-        return self.buffer_size * (self.frame_bytes + _ROW_BYTES + 8 * self.num_trunks * self.memory_size)
+        return self.buffer_size * (self.frame_bytes + _ROW_BYTES + self.memory_bytes)
 
     @property
     def roles(self) -> Roles:
@@ -297,9 +276,11 @@ _SHRINK = {
     "num_replay_shards", "start_steps", "learner_sync",
 }  # fmt: skip
 """Settings that `fit` changes, the last three only where others force it. The rest decides what is learnt."""
+_NETWORK = "weights_bytes"
+"""The network, which may be to blame, but stays."""
 _MEMORY = (
-    "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "model.hidden", "model.channels", "frame_stack",
-    "model.memory_size", "noise_table_size", "population", "fragments_per_update", "num_replay_shards", "num_learners", "num_critics",
+    "num_workers", "num_envs_per_worker", "fragment_length", "buffer_size", "batch_size", "frame_stack", "noise_table_size", "population",
+    "fragments_per_update", "num_replay_shards", "num_learners", "num_critics", _NETWORK,
 )  # fmt: skip
 """The settings that memory depends on."""
 _TRIES = {"batch_size": 100}
@@ -351,7 +332,8 @@ class Resource:
             each = [_amount(n, name) for name in names if (n := roles.each(kind).get(name))]
             named.append(f"{counted(roles.num(kind), KIND_NAMES[kind])}{' of ' * bool(each)}{', '.join(each)}")
         setting = "num_gpus" if self.name == GPU else setting
-        subject = " and ".join(named) or assignment(setting, needs.value(setting))
+        network = f"a network of {needs.weights_bytes / 4:,.0f} weights"
+        subject = " and ".join(named) or (network if setting == _NETWORK else assignment(setting, needs.value(setting)))
         verb = "need" if sum(map(roles.num, kinds)) > 1 else "needs"
         if has.nodes and not kinds and self.name in (GPU, MEMORY):
             where = "this machine, where the driver learns,"
@@ -364,24 +346,19 @@ class Resource:
 
         They leave a tenth of the memory free, since others take some too before the run begins; where that is too much to ask, they just fit.
         """
-        values = {name: getattr(needs, name.removeprefix("model.")) for name in self.settings}
-        sizes = {name: max(value, default=0) if isinstance(value, tuple) else value for name, value in values.items()}
-        ranked = sorted(values, key=lambda name: (name != self.settings[0], -sizes[name]))
+        values = {name: int(getattr(needs, name)) for name in self.settings}
+        ranked = sorted(values, key=lambda name: (name != self.settings[0], -values[name]))
 
         def fitting(name: str, has: Has) -> Sequence[int]:
-            if isinstance(values[name], tuple):
-                return ()  # layers may be to blame, but stay
-            most = max(int(values[name]), name == "num_learners" and bool(has.nodes))  # where the driver has no GPU
+            most = max(values[name], name == "num_learners" and bool(has.nodes))  # where the driver has no GPU
             numbers = range(name != "num_gpus", most + 1)
             return _fitting(numbers, lambda num: self.is_short(needs.after(_changes(needs, has, name, num)), has))
 
-        for room, name in itertools.product((has.less(), has), ranked):
+        for room, name in itertools.product((has.less(), has), (name for name in ranked if name != _NETWORK)):
             for num in fitting(name, room)[-_TRIES.get(name, 1) :][::-1]:
                 if found := needs.working(_changes(needs, has, name, num)):
                     return name, found
-        least = {name: () if isinstance(value, tuple) else 1 for name, value in values.items()}
-        to_blame = (name for name in ranked if not self.is_short(needs.after({name: least[name]}), has))
-        return next(to_blame, ranked[0]), {}
+        return min(ranked, key=lambda name: self.amounts(needs.after({name: 1}), has)[0]), {}
 
 
 def _changes(needs: Needs, has: Has, name: str, value: int) -> dict[str, Value]:
@@ -498,8 +475,6 @@ def assignment(name: str, value: object) -> str:
 
 def setting_text(value: object) -> str:
     """A setting's value, as a user writes it."""
-    if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -141,20 +141,19 @@ def test_what_no_number_of_workers_mends_is_refused_even_with_fit(asked: Any, th
         ({"num_envs_per_worker": 10**9}, ["num_envs_per_worker=1000000000 needs"], "num_envs_per_worker"),
         ({"buffer_size": 10**9}, ["buffer_size=1000000000 needs", "GiB of memory"], "buffer_size"),
         ({"batch_size": 10**9}, ["batch_size=1000000000 needs"], "batch_size"),
-        ({"frame_stack": 10**9, "frame_width": 4}, ["frame_stack=1000000000 needs"], "frame_stack"),
+        ({"frame_stack": 10**9}, ["frame_stack=1000000000 needs"], "frame_stack"),
         ({"noise_table_size": 10**11}, ["noise_table_size=100000000000 needs"], "noise_table_size"),
         ({"population": 10**12}, ["population=1000000000000 needs"], "population"),
         ({"fragments_per_update": 10**9}, ["fragments_per_update=1000000000 needs"], "fragments_per_update"),
-        ({"memory_size": 10**6, "num_gates": 4}, ["model.memory_size=1000000 needs"], "model.memory_size"),
-        ({"hidden": (10**6, 10**6)}, ["model.hidden=[1000000,1000000] needs about 3,72"], None),
-        ({"channels": (10**6, 10**6)}, ["model.channels=[1000000,1000000] needs"], None),
+        ({"weights_bytes": 4 * 10**12}, ["a network of 1,000,000,000,000 weights needs about 3,72"], None),
+        ({"weights_bytes": 5 * 10**9, "num_workers": 0}, ["a network of 1,250,000,000 weights needs about 23."], None),
         ({"num_replay_shards": 10**4}, ["num_replay_shards=10000 needs"], "num_replay_shards"),
     ],
 )
 def test_the_setting_that_takes_most_is_named_and_the_value_that_fits_does(
     asked: dict[str, Any], words: list[str], fits: str | None
 ) -> None:
-    asked = {"num_envs_per_worker": 8, "frame_bytes": 16, "hidden": (64, 64), **asked}
+    asked = {"num_envs_per_worker": 8, "frame_bytes": 16, "weights_bytes": 20_000, **asked}
     there = has(cpus=10**6)
     with pytest.raises(ResourceError) as error:
         preflight(needs(**asked), there, fit=False)
@@ -164,12 +163,11 @@ def test_the_setting_that_takes_most_is_named_and_the_value_that_fits_does(
     if fits is None:
         assert "Nothing fits." in text
         return
-    fitted: dict[str, Any] = {key.removeprefix("model."): value for key, value in error.value.fits.items()}
+    fitted: dict[str, Any] = dict(error.value.fits)
     assert preflight(needs(**{**asked, **fitted}), there, fit=False) == ({}, [])
     less = has(cpus=10**6, memory=0.91 * there.memory, shared_memory=0.91 * there.shared_memory)
     assert preflight(needs(**{**asked, **fitted}), less, fit=False) == ({}, [])  # others take memory too
-    over = {**fitted, fits.removeprefix("model."): 1 + int(1.14 * fitted[fits.removeprefix("model.")])}
-    refusal(needs(**{**asked, **over}), there)
+    refusal(needs(**{**asked, fits: 1 + int(1.14 * fitted[fits])}), there)
 
 
 def test_fit_leaves_what_decides_on_learning() -> None:
