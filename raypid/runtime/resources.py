@@ -44,6 +44,8 @@ def limit_threads(num: int) -> None:
 def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> tuple[float, float]:
     """The tightest limits of this process's control groups (version 1 or 2) and of those above them: (CPUs, bytes that are not taken).
 
+    Sets of CPUs are left out: the process's affinity heeds them.
+
     Args:
         root: where the groups are mounted.
         own: the file that names this process's groups. In a container they may be mounted at `root` itself.
@@ -51,16 +53,13 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
     lines = [line.split(":", 2) for line in own.read_text().splitlines()] if own.exists() else []
     cpus, memory = [math.inf], [math.inf]
     for _, controllers, path in (line for line in lines if len(line) == 3):
-        base = root / controllers if controllers else root
         leaf = Path(path.lstrip("/"))
-        for group in (base / leaf, *(base / parent for parent in leaf.parents)):
+        for group in (root / controllers / part for part in (leaf, *leaf.parents)):
             quota = _words(group / "cpu.max") or _words(group / "cpu.cfs_quota_us") + _words(
                 group / "cpu.cfs_period_us"
             )
             if len(quota) == 2 and quota[0].isdigit():
                 cpus.append(int(quota[0]) / int(quota[1]))
-            if cpuset := _words(group / "cpuset.cpus.effective") or _words(group / "cpuset.cpus"):
-                cpus.append(_size_of_set(cpuset[0]))
             most = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
             taken = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")
             if most and most[0].isdigit() and taken:
@@ -73,12 +72,6 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:
         return []
-
-
-def _size_of_set(text: str) -> int:
-    """The number of CPUs in a list such as "0-3,8"."""
-    ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
-    return sum(end[-1] - end[0] + 1 for end in ends)
 
 
 def _reclaimable(group: Path) -> int:
@@ -206,24 +199,14 @@ class Needs:
     complete: Callable[[Mapping[str, Value]], Mapping[str, Value] | None] = dict
     """Completes changes by what must come with them; None where the settings are refused all the same."""
 
-    def value(self, name: str) -> Value | None:
-        """A setting; None if nothing here depends on it."""
-        found: Value | None = getattr(self, name, None)
-        return found
-
     def after(self, changes: Mapping[str, Value]) -> Needs:
         """These needs with other settings. Those on which nothing depends are only kept in `changes`."""
         needs = copy.copy(self)
         for name, value in changes.items():
-            if self.value(name) is not None:
+            if hasattr(needs, name):
                 setattr(needs, name, value)
         needs.changes = {**self.changes, **changes}
         return needs
-
-    def working(self, changes: Mapping[str, Value]) -> dict[str, Value]:
-        """Changes completed so that a run takes them; {} if it refuses them."""
-        whole = self.complete({**self.changes, **changes}) or {}
-        return {name: value for name, value in whole.items() if self.value(name) != value}
 
     @property
     def fragment_bytes(self) -> float:
@@ -333,7 +316,9 @@ class Resource:
             named.append(f"{counted(roles.num(kind), KIND_NAMES[kind])}{' of ' * bool(each)}{', '.join(each)}")
         setting = "num_gpus" if self.name == GPU else setting
         network = f"a network of {needs.weights_bytes / 4:,.0f} weights"
-        subject = " and ".join(named) or (network if setting == _NETWORK else assignment(setting, needs.value(setting)))
+        subject = " and ".join(named) or (
+            network if setting == _NETWORK else assignment(setting, getattr(needs, setting))
+        )
         verb = "need" if sum(map(roles.num, kinds)) > 1 else "needs"
         if has.nodes and not kinds and self.name in (GPU, MEMORY):
             where = "this machine, where the driver learns,"
@@ -341,7 +326,7 @@ class Resource:
         free = f" ({free_on(has.nodes, self.lacks)})" if has.nodes and kinds else ""
         return f"{subject} {verb} {_amount(needed, self.name)}, {where} has {there_text}{free}"
 
-    def fits(self, needs: Needs, has: Has) -> tuple[str, dict[str, Value]]:
+    def fits(self, needs: Needs, has: Has) -> tuple[str, Mapping[str, Value]]:
         """The setting to blame for a shortage, and settings that fit and are accepted ({}: there are none).
 
         They leave a tenth of the memory free, since others take some too before the run begins; where that is too much to ask, they just fit.
@@ -356,7 +341,7 @@ class Resource:
 
         for room, name in itertools.product((has.less(), has), (name for name in ranked if name != _NETWORK)):
             for num in fitting(name, room)[-_TRIES.get(name, 1) :][::-1]:
-                if found := needs.working(_changes(needs, has, name, num)):
+                if found := needs.complete({**needs.changes, **_changes(needs, has, name, num)}):
                     return name, found
         return min(ranked, key=lambda name: self.amounts(needs.after({name: 1}), has)[0]), {}
 
@@ -369,7 +354,8 @@ def _changes(needs: Needs, has: Has, name: str, value: int) -> dict[str, Value]:
         return {name: value, "num_gpus": needs.num_gpus * value / learners}
     if name == "num_workers" and learners > 1:
         most = int(min(has.cpus, has.cores + learners) / (1 + needs.num_cpus_per_worker) + 1e-9)
-        return {name: value, "num_learners": min(learners, most) if most > 1 else 0}
+        if most < learners:
+            return {name: value, "num_learners": most if most > 1 else 0}
     return {name: value}
 
 
