@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import sys
@@ -203,11 +202,6 @@ def needs_of(config: Config, network: NetworkSpec) -> Needs:
     )
 
 
-_PARTS = ("num_learners", "num_replay_shards")
-_MOST_TRIED = 100
-"""Numbers of learners and replay shards that are tried."""
-
-
 def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value] | None:
     """Complete changes that make a run fit by those that must come with them, and try all of them as a run would.
 
@@ -215,24 +209,16 @@ def _completed(config: Config, changes: Mapping[str, Value]) -> dict[str, Value]
     effect goes back to its default. None: the settings are refused all the same.
     """
     changed = config.replace(changes)
-    follow = {name: most for name, most in _bounds(changed).items() if 0 < most < (getattr(changed, name, None) or 0)}
-    parts = {name: num for name in _PARTS if (num := min(getattr(changed, name, 0), changed.num_workers))}
-    for nums in itertools.islice(itertools.product(*(range(num, -1, -1) for num in parts.values())), _MOST_TRIED):
-        whole = {**changes, **follow, **dict(zip(parts, nums, strict=True))}
+    rows, population = (getattr(changed, name, sys.maxsize) for name in ("buffer_size", "population"))
+    streams = changed.num_envs_per_worker * max(1, changed.num_workers)
+    follow = {"start_steps": rows, "fragment_length": rows // (2 * streams), "top_directions": population}
+    most = max(changed.num_learners, getattr(changed, "num_replay_shards", 0))
+    for parts in range(min(most, max(1, changed.num_workers)), -1, -1):
+        bounds = {**follow, "num_learners": parts, "num_replay_shards": parts}
+        whole = {**changes, **{name: top for name, top in bounds.items() if top < (getattr(changed, name, None) or 0)}}
         idle = config.replace(whole).idle().keys() - config.idle().keys()
         whole |= {name: attrgetter(name)(type(config)()) for name in idle}
         with contextlib.suppress(ConfigError):
             config.replace(whole).validate(open_end=True)  # whether it may be open is checked before
-            return {
-                name: value for name, value in whole.items() if name in changes or attrgetter(name)(config) != value
-            }
+            return {name: value for name, value in whole.items() if attrgetter(name)(config) != value}
     return None
-
-
-def _bounds(config: Config) -> dict[str, int]:
-    """Settings that fall with others: name -> the most that others leave it."""
-    bounds = {"top_directions": getattr(config, "population", 0)}
-    if rows := getattr(config, "buffer_size", 0):
-        streams = config.num_envs_per_worker * max(1, config.num_workers)
-        bounds |= {"start_steps": rows, "fragment_length": rows // (2 * streams)}
-    return bounds
