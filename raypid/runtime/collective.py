@@ -12,7 +12,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NOTICE_S = 1.0
-"""Seconds that the others get to notice a failure. A member that is silent for longer is presumed dead."""
+"""Seconds in which a member closes its connections after a failure, by which the others notice it."""
 
 REACH_S = 10.0
 """Seconds until a connection to rank 0, whose store is open already, has to stand."""
@@ -90,10 +89,7 @@ class TorchCollective:
 
     def leave(self) -> None:
         """Give up the connections to the others, of whom some may be gone. Then all can meet anew, at another address."""
-        import torch.distributed as dist
-
-        with contextlib.suppress(Exception):  # it was left when the others were lost
-            dist.destroy_process_group()
+        _close()
         self._store = self._lost = None
 
     # -- talking ---------------------------------------------------------------------------------------------------
@@ -140,41 +136,24 @@ class TorchCollective:
             raise self._failed(what, error) from error
 
     def _failed(self, what: str, error: Exception) -> CollectiveLost:
-        absent = self._absent()
-        names = " and ".join(f"Learner {rank}" for rank in absent) or "Another learner"
+        """Close the connections, so that members that wait for this one fail now: in a thread, since that may hang."""
+        closing = threading.Thread(target=_close, daemon=True)
+        closing.start()
+        closing.join(NOTICE_S)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         waited = REACH_S if isinstance(error, OSError) else self.timeout_s
         self._lost = CollectiveLost(
-            f"{names} of {self.size} died or did not answer within {waited:g} s: learner {self.rank} "
+            f"Another of {self.size} learners died or did not answer within {waited:g} s: learner {self.rank} "
             f"waited in {what} ({reason})"
         )
         return self._lost
 
-    def _absent(self) -> list[int]:
-        """The ranks that have not noticed the failure. It asks in a thread, since the store itself may hang."""
-        if (store := self._store) is None:  # rank 0 could not be reached
-            return [0]
-        import torch.distributed as dist
 
-        absent = [r for r in range(self.size) if r != self.rank]
-        answered = threading.Event()
+def _close() -> None:
+    import torch.distributed as dist
 
-        def look() -> None:
-            deadline = time.monotonic() + NOTICE_S
-            with contextlib.suppress(Exception):
-                store.set(f"noticed/{self.rank}", "yes")
-            with contextlib.suppress(Exception):
-                dist.destroy_process_group()  # closes the connections, so that members that wait for this one fail now
-            with contextlib.suppress(Exception):
-                while absent and time.monotonic() < deadline:
-                    absent[:] = [r for r in absent if not store.check([f"noticed/{r}"])]
-                    time.sleep(0.05)
-                answered.set()
-
-        thread = threading.Thread(target=look, daemon=True)
-        thread.start()
-        thread.join(NOTICE_S + 1.0)
-        return list(absent) if answered.is_set() or self.rank == 0 else [0]  # rank 0 holds the store
+    with contextlib.suppress(Exception):  # they are closed already, or never were open
+        dist.destroy_process_group()
 
 
 def _own_ip(peer: str = "192.0.2.1") -> str:
