@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -89,33 +89,23 @@ def pack() -> tuple[Code, bytes]:
                 left_out.append(f"{str(file)!r} ({reason(error)})")
                 continue
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    code = Code(
-        hashlib.sha256(f"{list(map(str, folders))}".encode() + data.getbuffer()).hexdigest()[:32],
-        tuple(map(str, folders)),
-        tuple(map(str, path)),
-        os.getcwd(),
-        dict(modules.imported_files),
-        raypid_here(),
-        tuple(left_out),
-    )
-    return code, data.getvalue()
+    names, on_path, imported = tuple(map(str, folders)), tuple(map(str, path)), dict(modules.imported_files)
+    digest = hashlib.sha256(f"{names}".encode() + data.getbuffer()).hexdigest()[:32]
+    return Code(digest, names, on_path, os.getcwd(), imported, raypid_here(), tuple(left_out)), data.getvalue()
 
 
 def _own_path() -> list[Path]:
     """The folders on the path of modules that are the user's: neither Python's nor installed, and no run's."""
     installed = [Path(place).resolve() for place in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix)]
     current = Path.cwd()
-    own: list[Path] = []
-    for entry in sys.path:
-        folder = Path(entry or current).resolve()
-        if not folder.is_dir() or folder in own or {"site-packages", "dist-packages"} & set(folder.parts):
-            continue
-        if any(folder.is_relative_to(place) for place in installed) or run_folder_of(folder) is not None:
-            continue
-        if folder == _PACKAGE.parent and folder != current:  # raypid's own source tree
-            continue
-        own.append(folder)
-    return own
+
+    def is_own(folder: Path) -> bool:
+        is_installed = any(folder.is_relative_to(place) for place in installed)
+        is_source = folder == _PACKAGE.parent and folder != current  # of raypid
+        packages = {"site-packages", "dist-packages"} & set(folder.parts)
+        return folder.is_dir() and not (is_installed or is_source or packages) and run_folder_of(folder) is None
+
+    return list(filter(is_own, dict.fromkeys(Path(entry or current).resolve() for entry in sys.path)))
 
 
 def _find(root: Path, number: int, files: Files, left_out: list[str]) -> None:
@@ -140,9 +130,13 @@ def _find(root: Path, number: int, files: Files, left_out: list[str]) -> None:
             file = here / name
             if (name[0] == "." and name != MARKER) or name.endswith(".pyc") or _matches(file, root, patterns):
                 continue
-            if (size := _size(file, left_out)) is not None:
-                found[f"{number}/{file.relative_to(root).as_posix()}"] = file, size
-                num_bytes += size
+            if not os.path.isfile(file):  # a link that leads nowhere, a socket
+                continue
+            if (size := os.path.getsize(file)) > MOST_FILE:
+                left_out.append(f"{file} ({size / 2**20:,.0f} MB)")
+                continue
+            found[f"{number}/{file.relative_to(root).as_posix()}"] = file, size
+            num_bytes += size
         if len(files) + len(found) > MOST_FILES or num_bytes > MOST_BYTES:
             if _is_used(root):
                 raise _too_much(root, files | found)
@@ -156,18 +150,6 @@ def _is_used(root: Path) -> bool:
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     places = [Path(file).resolve() for file in files if file and os.path.isabs(file) and "site-packages" not in file]
     return any(place.is_relative_to(root) and not place.is_relative_to(_PACKAGE) for place in places)
-
-
-def _size(file: Path, left_out: list[str]) -> int | None:
-    """The bytes of a file, or None if it stays behind; `left_out` then says why, if that may matter."""
-    try:
-        about = file.stat()
-    except OSError:  # a link that leads nowhere
-        return None
-    if about.st_size > MOST_FILE and stat.S_ISREG(about.st_mode):
-        left_out.append(f"{file} ({about.st_size / 2**20:,.0f} MB)")
-        return None
-    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def _stays(folder: Path, root: Path, patterns: list[str]) -> bool:
@@ -196,13 +178,11 @@ def _matches(place: Path, root: Path, patterns: list[str]) -> bool:
 
 
 def _too_much(root: Path, files: Files) -> UserError:
-    counts, sizes = Counter[str](), Counter[str]()
+    parts = defaultdict[str, list[int]](list)
     for inside, (_, size) in files.items():
-        part = inside.split("/", 2)[1]
-        counts[part] += 1
-        sizes[part] += size
-    largest = sorted(counts, key=lambda part: -(sizes[part] / MOST_BYTES + counts[part] / MOST_FILES))[:3]
-    said = ", ".join(f"{part} ({counts[part]:,} files, {sizes[part] / 2**20:,.0f} MB)" for part in largest)
+        parts[inside.split("/", 2)[1]].append(size)
+    largest = sorted(parts.items(), key=lambda part: -(sum(part[1]) / MOST_BYTES + len(part[1]) / MOST_FILES))[:3]
+    said = ", ".join(f"{name} ({len(sizes):,} files, {sum(sizes) / 2**20:,.0f} MB)" for name, sizes in largest)
     return UserError(
         f"{root} is too large to be sent to the nodes of a cluster (at most {MOST_FILES:,} files and {MOST_BYTES // 2**20} MB): {said}. "
         f"Name what roles do not need in {root / IGNORE}, one name or pattern a line, or keep your code in a folder of its own."
@@ -247,14 +227,12 @@ def _unpacked(digest: str, data: Callable[[], bytes]) -> Path:
     base = _base()
     folder = base / digest
     with _locked(base / "lock"):  # one process at a time looks, unpacks and removes
-        if not folder.is_dir():
-            for lock in base.glob("*.lock"):
-                _remove_unused(lock)
-            beside = Path(tempfile.mkdtemp(dir=base, prefix=f"{digest}-"))
+        if not (folder / "lock").exists():  # which is made once all is unpacked
+            for other in base.iterdir():
+                _remove_unused(other)
             with zipfile.ZipFile(io.BytesIO(data())) as archive:
-                archive.extractall(beside)
-            beside.rename(folder)
-        _held.append(_locked(base / f"{digest}.lock", shared=True))
+                archive.extractall(folder)
+        _held.append(_locked(folder / "lock", shared=True))
     return folder
 
 
@@ -280,15 +258,13 @@ def _locked(path: Path, *, shared: bool = False) -> IO[bytes]:
     return file
 
 
-def _remove_unused(path: Path) -> None:
-    """Remove code that no process holds, and its lock."""
-    with contextlib.suppress(BlockingIOError, ModuleNotFoundError), path.open("ab") as file:
+def _remove_unused(folder: Path) -> None:
+    """Remove a folder with code that no process holds."""
+    with contextlib.suppress(OSError, ModuleNotFoundError), (folder / "lock").open("ab") as file:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for folder in path.parent.glob(f"{path.stem}*/"):
-            shutil.rmtree(folder, ignore_errors=True)
-        path.unlink()
+        shutil.rmtree(folder)
 
 
 # -- which raypid, and where ---------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def test_it_is_unpacked_once_and_removed_when_nobody_uses_it(here: Path) -> None
         lock.close()
     write_code(here, "third")
     code.unpack(*(lambda other, more: (other, lambda: more))(*code.pack()))
-    assert not place.is_dir() and len(list(place.parents[1].glob("*.lock"))) == 1
+    assert not place.is_dir() and len(list(place.parents[1].glob("*/lock"))) == 1
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------------
