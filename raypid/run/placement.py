@@ -64,7 +64,7 @@ def look(run: ResolvedRun) -> tuple[ResolvedRun, list[str]]:
     backend = _ray(config, joins=True)
     try:
         needs, found, notes = _planned(backend, config, needs, reserves=False)
-        return _placed(run, needs, found), [*notes, *found.notes(), *backend.notes]
+        return _placed(run, needs, found), [*notes, *backend.notes]
     finally:
         backend.shutdown()
 
@@ -96,7 +96,7 @@ def place(run: ResolvedRun) -> tuple[ResolvedRun, Backend, list[str]]:
     except BaseException:
         cluster.shutdown()
         raise
-    return _placed(run, needs, found), cluster, [*notes, *found.notes(), *cluster.notes]
+    return _placed(run, needs, found), cluster, [*notes, *cluster.notes]
 
 
 def _ray(config: Config, *, joins: bool) -> RayBackend:
@@ -146,7 +146,7 @@ def _planned(
     while True:
         nodes = backend.nodes()
         found, empty = plan(needs.roles, nodes), plan(needs.roles, [replace(node, free=node.total) for node in nodes])
-        if found.is_whole or found.num_placed == empty.num_placed or time.monotonic() > deadline:
+        if found.missing() <= empty.missing() or time.monotonic() > deadline:
             break
         time.sleep(0.1)
     num_cpus = min(sum(node.has(CPU) for node in nodes), config.num_cpus or math.inf)

@@ -110,19 +110,14 @@ class Placement:
     left: Sequence[Amounts]
     """Amounts that each node has left once all roles are placed."""
 
-    def missing(self, kind: str) -> int:
-        """Workers, learners or shards without a place."""
-        return self.roles.num(kind) - len(self.at[kind])
+    def missing(self, *kinds: str) -> int:
+        """The number of roles of these kinds without a place; without any kind, of workers, learners and shards."""
+        return sum(self.roles.num(kind) - len(self.at[kind]) for kind in kinds or PLACED)
 
     @property
     def is_whole(self) -> bool:
         """Whether all roles have a place."""
-        return not any(map(self.missing, PLACED))
-
-    @property
-    def num_placed(self) -> int:
-        """Workers, learners and shards that have a place."""
-        return sum(len(self.at[kind]) for kind in PLACED)
+        return not self.missing()
 
     def place(self, kind: Kind, index: int = 0) -> Place:
         """The place of a role."""
@@ -162,16 +157,6 @@ class Placement:
                     fed[worker] = min(there, key=lambda s: num_fed[s])
                     num_fed[fed[worker]] += 1
         return [fed.get(worker, worker % num_shards) for worker in range(num_workers)]
-
-    def notes(self) -> list[str]:
-        """Advice for the user, a sentence each."""
-        homes, num_shards = len(set(self.at["worker"])), self.roles.num("shard")
-        if not 0 < num_shards < homes:
-            return []
-        return [
-            f"{homes} nodes have workers and {num_shards} of them a replay shard: the fragments of the others cross the network "
-            f"(num_replay_shards={homes} gives one to each)"
-        ]
 
 
 def free_on(nodes: Sequence[Node], name: str) -> str:
