@@ -49,9 +49,8 @@ class Reservation:
 
     def __init__(self) -> None:
         self._seats: dict[Key, Seat] = {}
-        self._nodes: dict[str, list[str]] = {}
-        """Group -> the node of each bundle, as `look` has found it."""
-        self._wanted = True
+        self._nodes: dict[str, dict[int, str]] = {}
+        """Group -> bundle -> its node, as `look` has found it."""
         self._groups: list[PlacementGroup] = []
         weakref.finalize(self, _give_back, self._groups)  # an agent that was never closed
 
@@ -99,9 +98,7 @@ class Reservation:
         """The node where a place is reserved; "" if it is nowhere now, since its node was lost and no other has room."""
         if (seat := self._seats.get(key_of(place))) is None:
             return ""
-        self._wanted = True
-        nodes = self._nodes.get(seat.group.id.hex(), [])
-        return nodes[seat.index] if seat.index < len(nodes) else ""
+        return self._nodes.get(seat.group.id.hex(), {}).get(seat.index) or ""
 
     def unpin(self, place: Place) -> None:
         """Have a place anywhere whose planned node is gone: Ray would wait for that very node to come back."""
@@ -109,14 +106,9 @@ class Reservation:
             self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [{}]), 0)
 
     def look(self) -> None:
-        """Ask Ray's head where everything is, if anybody has wanted to know since it was asked last. Waits where the head is gone, so
-        this is for a thread of its own."""
-        if self._wanted:
-            self._wanted = False
-            for group in list(self._groups):
-                table = placement_group_table(group)
-                found: dict[int, str] = table.get("bundles_to_node_id", {})
-                self._nodes[group.id.hex()] = [found.get(i) or "" for i in range(len(table.get("bundles", ())))]
+        """Ask Ray's head where everything is. Waits where the head is gone, so this is for a thread of its own."""
+        for group in list(self._groups):
+            self._nodes[group.id.hex()] = placement_group_table(group).get("bundles_to_node_id", {})
 
     def close(self) -> None:
         """Give everything back."""
