@@ -78,12 +78,9 @@ def _check_lets_in(address: str) -> None:
             client = _RAYLET.GcsClient(address=address)
             nodes = client.get_all_node_info(timeout=ANSWER_S).values()
     except ray.exceptions.AuthenticationError as error:
-        has, mode = "the token here is another one", ""
-        if not _has_token():
-            has, mode = "there is none here", "RAY_AUTH_MODE=token, and "
         raise UserError(
-            f"The Ray cluster at {address!r} asks for its token, and {has}: set {mode}RAY_AUTH_TOKEN to what the head node "
-            "has in ~/.ray/auth_token (or copy that file here)."
+            f"The Ray cluster at {address!r} asks for its token, and there is none here, or another one: set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN to what the head node has in ~/.ray/auth_token (or copy that file here)."
         ) from error
     except (RuntimeError, ConnectionError, ray.exceptions.RayError) as error:
         if "http2 header" in str(error):  # it speaks HTTP/2, but not Ray's kind of it
@@ -101,12 +98,6 @@ def _check_lets_in(address: str) -> None:
             f"This machine is no node of the Ray cluster at {address!r}: `ray start --address {address}` makes it one (--num-cpus 0: without "
             "workers). Or run this on a node, or join with ray://host:10001."
         )
-
-
-def _has_token() -> bool:
-    with contextlib.suppress(ray.exceptions.RayError):  # which says that there is none
-        return bool(_RAYLET.AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
-    return False
 
 
 @contextlib.contextmanager

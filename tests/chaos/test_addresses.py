@@ -152,18 +152,15 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_each_form_joins_and_each_token_is_told_apart(nodes: Nodes, raypid: Raypid, tmp_path: Path) -> None:
+def test_each_form_joins_and_needs_the_token(nodes: Nodes, raypid: Raypid, tmp_path: Path) -> None:
     token = tmp_path / ".ray" / "auth_token"
     token.parent.mkdir()
     workers = (*TRAIN, "--num-workers", 1, *SHORT)
-    refused = {
-        "there is none here": {"HOME": str(tmp_path)},
-        "the token here is another one": {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another" * 5},
-    }
-    for said, env in refused.items():
+    refused = [{"HOME": str(tmp_path)}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another" * 5}]
+    for env in refused:
         done = raypid(*workers, "--address", nodes.address, **env)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done
-        assert said in done.stderr and "RAY_AUTH_TOKEN to what the head node has" in done.stderr
+        assert "asks for its token, and there is none here, or another one" in done.stderr
     token.write_text(nodes.token)
     by_file = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
     done = raypid(*workers, "--address", nodes.address, "--out", "file", **by_file)
