@@ -73,10 +73,8 @@ class Session:
         """Let go of the folder, once Ray has ended. The guard ends those of its agents that are still there."""
         _open.discard(self)
         if self._guard is not None:
-            assert self._guard.stdin is not None
-            self._guard.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a fork of this process keeps it open
-                self._guard.wait(2)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a fork of this process keeps its stdin open
+                self._guard.communicate(timeout=2)
             self._guard.kill()
             self._guard.wait()
         if self._lock is not None:
