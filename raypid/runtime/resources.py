@@ -305,8 +305,9 @@ class Resource:
         needed, there = self.amounts(needs, has)
         return needed > there + 1e-9
 
-    def reason(self, needs: Needs, has: Has, setting: str) -> str:
-        """Say what is short, and what there is, as a clause about the roles that take it, or else about a setting."""
+    def reason(self, needs: Needs, has: Has) -> str:
+        """Say what is short, and what there is, as a clause about the roles that take it, or else about the setting whose least value would
+        save most."""
         (needed, there), roles, where = self.amounts(needs, has), needs.roles, has.place
         kinds = [kind for kind in self.kinds if roles.num(kind)]
         names = (CPU, GPU, MEMORY) if self.name == "place" else (self.name,)
@@ -314,20 +315,20 @@ class Resource:
         for kind in kinds:
             each = [_amount(n, name) for name in names if (n := roles.each(kind).get(name))]
             named.append(f"{counted(roles.num(kind), KIND_NAMES[kind])}{' of ' * bool(each)}{', '.join(each)}")
-        setting = "num_gpus" if self.name == GPU else setting
-        network = f"a network of {needs.weights_bytes / 4:,.0f} weights"
-        subject = " and ".join(named) or (
-            network if setting == _NETWORK else assignment(setting, getattr(needs, setting))
-        )
+        if not named:
+            settings = ("num_gpus",) if self.name == GPU else self.settings
+            setting = min(settings, key=lambda name: self.amounts(needs.after({name: 1}), has)[0])
+            network = f"a network of {needs.weights_bytes / 4:,.0f} weights"
+            named = [network if setting == _NETWORK else assignment(setting, getattr(needs, setting))]
         verb = "need" if sum(map(roles.num, kinds)) > 1 else "needs"
         if has.nodes and not kinds and self.name in (GPU, MEMORY):
             where = "this machine, where the driver learns,"
         there_text = f"{_gib(there)} free" if "memory" in self.name else number_text(there)
         free = f" ({free_on(has.nodes, self.lacks)})" if has.nodes and kinds else ""
-        return f"{subject} {verb} {_amount(needed, self.name)}, {where} has {there_text}{free}"
+        return f"{' and '.join(named)} {verb} {_amount(needed, self.name)}, {where} has {there_text}{free}"
 
-    def fits(self, needs: Needs, has: Has) -> tuple[str, Mapping[str, Value]]:
-        """The setting to blame for a shortage, and settings that fit and are accepted ({}: there are none).
+    def fits(self, needs: Needs, has: Has) -> Mapping[str, Value]:
+        """Settings that fit and are accepted ({}: there are none).
 
         They leave a tenth of the memory free, since others take some too before the run begins; where that is too much to ask, they just fit.
         """
@@ -342,8 +343,8 @@ class Resource:
         for room, name in itertools.product((has.less(), has), (name for name in ranked if name != _NETWORK)):
             for num in fitting(name, room)[-_TRIES.get(name, 1) :][::-1]:
                 if found := needs.complete({**needs.changes, **_changes(needs, has, name, num)}):
-                    return name, found
-        return min(ranked, key=lambda name: self.amounts(needs.after({name: 1}), has)[0]), {}
+                    return found
+        return {}
 
 
 def _changes(needs: Needs, has: Has, name: str, value: int) -> dict[str, Value]:
@@ -426,10 +427,9 @@ def preflight(needs: Needs, has: Has, *, fit: bool) -> tuple[Needs, list[str]]:
     asked, reasons, lacking = needs, list[str](), set[str]()
     fits: Mapping[str, Value] = {}
     while resource := _short(needs, has):
-        setting, fits = resource.fits(needs, has)
-        reasons.append(resource.reason(needs, has, setting))
+        reasons.append(resource.reason(needs, has))
         lacking.add(resource.lacks)
-        if not fits:
+        if not (fits := resource.fits(needs, has)):
             break
         needs = needs.after(fits)
     if not reasons:
