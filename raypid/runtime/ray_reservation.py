@@ -7,7 +7,6 @@ import contextlib
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -34,21 +33,14 @@ def bundle_of(place: Place) -> dict[str, float]:
     return {name: float(n) for name, n in (("CPU", place.num_cpus), ("GPU", place.num_gpus)) if n}
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One bundle of a placement group."""
-
-    group: PlacementGroup
-    index: int
-    is_pinned: bool = False
-    """It is on the planned node or nowhere."""
-
-
 class Reservation:
     """A bundle for each place that takes CPUs or GPUs. `close` gives all of them back; so does the end of this process."""
 
     def __init__(self) -> None:
-        self._seats: dict[Key, Seat] = {}
+        self._seats: dict[Key, PlacementGroupSchedulingStrategy] = {}
+        """Ray's scheduling strategy for each place, by which its role uses one bundle of a group."""
+        self._pinned: set[Key] = set()
+        """Places that are on their planned node or nowhere."""
         self._nodes: dict[str, dict[int, str]] = {}
         """Group -> bundle -> its node, as `look` has found it."""
         self._groups: list[PlacementGroup] = []
@@ -76,7 +68,8 @@ class Reservation:
         except BaseException:
             _give_back([self._groups.pop()])
             raise
-        self._seats |= {key_of(place): Seat(group, i, place.node is not None) for i, place in enumerate(taking)}
+        self._seats |= {key_of(place): PlacementGroupSchedulingStrategy(group, i) for i, place in enumerate(taking)}
+        self._pinned |= {key_of(place) for place in taking if place.node}
         self.look()
 
     def _group(self, bundles: list[dict[str, float]], pins: list[dict[str, str]]) -> PlacementGroup:
@@ -87,8 +80,7 @@ class Reservation:
 
     def strategy(self, place: Place) -> PlacementGroupSchedulingStrategy | None:
         """Ray's scheduling strategy for a place, by which the role uses its reservation; None if nothing is reserved."""
-        seat = self._seats.get(key_of(place))
-        return None if seat is None else PlacementGroupSchedulingStrategy(seat.group, seat.index)
+        return self._seats.get(key_of(place))
 
     def holds(self, place: Place) -> bool:
         """Whether something is reserved for this place."""
@@ -98,12 +90,13 @@ class Reservation:
         """The node where a place is reserved; "" if it is nowhere now, since its node was lost and no other has room."""
         if (seat := self._seats.get(key_of(place))) is None:
             return ""
-        return self._nodes.get(seat.group.id.hex(), {}).get(seat.index) or ""
+        return self._nodes.get(seat.placement_group.id.hex(), {}).get(seat.placement_group_bundle_index) or ""
 
     def unpin(self, place: Place) -> None:
         """Have a place anywhere whose planned node is gone: Ray would wait for that very node to come back."""
-        if self._seats[key_of(place)].is_pinned:
-            self._seats[key_of(place)] = Seat(self._group([bundle_of(place)], [{}]), 0)
+        if (key := key_of(place)) in self._pinned:
+            self._pinned.remove(key)
+            self._seats[key] = PlacementGroupSchedulingStrategy(self._group([bundle_of(place)], [{}]), 0)
 
     def look(self) -> None:
         """Ask Ray's head where everything is. Waits where the head is gone, so this is for a thread of its own."""
