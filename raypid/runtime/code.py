@@ -39,7 +39,8 @@ IGNORE = ".raypidignore"
 MOST_FILE = 16 * 2**20
 MOST_BYTES = 128 * 2**20
 MOST_FILES = 20_000
-_STAYS = {"__pycache__", "node_modules", "runs", "site-packages"}
+_STAYS = (".*", "*.pyc", "__pycache__", "node_modules", "runs", "site-packages")
+"""Patterns of what stays behind in every folder."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 """raypid itself, which does not travel: each node has its own."""
 
@@ -116,21 +117,18 @@ def _find(root: Path, number: int, files: Files, left_out: list[str]) -> None:
     """
     found: Files = {}
     num_bytes = sum(size for _, size in files.values())
-    seen: set[tuple[int, int]] = set()
-    patterns = _ignored(root)
+    seen: set[Path] = set()
+    patterns = [*_STAYS, *_ignored(root)]
     for place, folders, names in os.walk(root, followlinks=True):
         here = Path(place)
-        about = here.stat()
-        if (about.st_dev, about.st_ino) in seen:  # a link in a circle
+        if (real := here.resolve()) in seen:  # a link in a circle
             folders.clear()
             continue
-        seen.add((about.st_dev, about.st_ino))
+        seen.add(real)
         folders[:] = [name for name in folders if not _stays(here / name, root, patterns)]
         for name in names:
             file = here / name
-            if (name[0] == "." and name != MARKER) or name.endswith(".pyc") or _matches(file, root, patterns):
-                continue
-            if not os.path.isfile(file):  # a link that leads nowhere, a socket
+            if (name != MARKER and _matches(file, root, patterns)) or not os.path.isfile(file):
                 continue
             if (size := os.path.getsize(file)) > MOST_FILE:
                 left_out.append(f"{file} ({size / 2**20:,.0f} MB)")
@@ -153,15 +151,9 @@ def _is_used(root: Path) -> bool:
 
 
 def _stays(folder: Path, root: Path, patterns: list[str]) -> bool:
-    """Whether a folder stays behind: hidden, an environment of Python, a run's folder, raypid itself, or named in IGNORE."""
-    return (
-        folder.name[0] == "."
-        or folder.name in _STAYS
-        or (folder / "pyvenv.cfg").is_file()
-        or _matches(folder, root, patterns)
-        or folder.resolve() == _PACKAGE
-        or is_run(folder)
-    )
+    """Whether a folder stays behind: by its name, or as an environment of Python, raypid itself or a run's folder."""
+    is_python = (folder / "pyvenv.cfg").is_file()
+    return _matches(folder, root, patterns) or is_python or folder.resolve() == _PACKAGE or is_run(folder)
 
 
 def _ignored(root: Path) -> list[str]:
