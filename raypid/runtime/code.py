@@ -256,6 +256,7 @@ def _remove_unused(folder: Path) -> None:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / "lock").unlink()  # first, so that what is left of it does not count as whole
         shutil.rmtree(folder)
 
 
