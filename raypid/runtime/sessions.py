@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import uuid
@@ -83,9 +82,6 @@ class Session:
 
 def _is_over(folder: Path) -> bool:
     """Whether raypid started this session for this user, and its driver has ended."""
-    try:
-        place, mark = os.lstat(folder), os.lstat(folder / _OURS)
-    except OSError:
-        return False
-    is_ours = stat.S_ISDIR(place.st_mode) and stat.S_ISREG(mark.st_mode) and place.st_uid == mark.st_uid == os.getuid()
-    return is_ours and not is_held(folder / _OURS)
+    mark = folder / _OURS
+    is_there = os.path.isfile(mark) and not (os.path.islink(folder) or os.path.islink(mark))
+    return is_there and mark.stat().st_uid == os.getuid() and not is_held(mark)
