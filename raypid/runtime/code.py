@@ -85,11 +85,9 @@ def pack() -> tuple[Code, bytes]:
         for name, (file, _) in sorted(files.items()):
             try:
                 name.encode()
-                content = file.read_bytes()
+                archive.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
             except (OSError, UnicodeError) as error:
                 left_out.append(f"{str(file)!r} ({reason(error)})")
-                continue
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     names, on_path, imported = tuple(map(str, folders)), tuple(map(str, path)), dict(modules.imported_files)
     digest = hashlib.sha256(f"{names}".encode() + data.getbuffer()).hexdigest()[:32]
     return Code(digest, names, on_path, os.getcwd(), imported, raypid_here(), tuple(left_out)), data.getvalue()
@@ -157,11 +155,10 @@ def _stays(folder: Path, root: Path, patterns: list[str]) -> bool:
 
 
 def _ignored(root: Path) -> list[str]:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         lines = (root / IGNORE).read_text().splitlines()
-    except (OSError, ValueError):
-        return []
-    return [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]
+        return [line.strip().rstrip("/") for line in lines if line.strip() and not line.startswith("#")]
+    return []
 
 
 def _matches(place: Path, root: Path, patterns: list[str]) -> bool:

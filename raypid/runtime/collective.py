@@ -158,12 +158,10 @@ def _close() -> None:
 
 def _own_ip(peer: str = "192.0.2.1") -> str:
     """This host's address on the route to `peer`, by default to any other host. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((peer, 9))
-            return str(probe.getsockname()[0])
-        except OSError:  # there is no network
-            return "127.0.0.1"
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return str(probe.getsockname()[0])
+    return "127.0.0.1"  # there is no network
 
 
 def _try_to_reach(host: str, port: int) -> None:

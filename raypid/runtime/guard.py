@@ -32,21 +32,17 @@ QUIET_S = 2.0
 
 def carries(pid: str, mark: str) -> bool:
     """Whether a process was started with the mark, as far as can be known: one that has changed its title may have written over it."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"{MARK}={mark}".encode() in file.read().split(b"\0")
-    except OSError:  # it has ended, or is another user's
-        return False
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:  # it has ended, or is another user's
+        return f"{MARK}={mark}".encode() in file.read().split(b"\0")
+    return False
 
 
 def session(pid: str) -> int:
     """The session that a process is in; 0 if it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            state, _, _, number = file.read().rpartition(")")[2].split()[:4]
-    except OSError:
-        return 0
-    return 0 if state in "ZX" else int(number)
+    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        state, _, _, number = file.read().rpartition(")")[2].split()[:4]
+        return 0 if state in "ZX" else int(number)
+    return 0
 
 
 def sessions(driver: int, mark: str, known: Iterable[int]) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import glob
@@ -68,10 +69,9 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
 
 
 def _words(file: Path) -> list[str]:
-    try:
+    with contextlib.suppress(OSError):
         return file.read_text().split()
-    except OSError:
-        return []
+    return []
 
 
 def _reclaimable(group: Path) -> int:
