@@ -48,15 +48,12 @@ class Line:
 
 
 def roles_text(places: Sequence[Place]) -> str:
-    """Roles in words: "workers 4 to 7, replay shard 1 and a parameter server"."""
+    """Roles of a node in words: "workers 4 to 7, replay shard 1 and the parameter server"."""
     parts: list[str] = []
     for kind in dict.fromkeys(place.kind for place in places if place.kind != "other"):
         found = sorted(place.index for place in places if place.kind == kind)
-        word = KIND_NAMES[kind]
-        if kind in ("server", "evaluator"):
-            parts.append(f"the {word}" if len(found) == 1 else f"{len(found)} {word}s")
-        else:
-            parts.append(f"{word}{'s' * (len(found) > 1)} {numbers_text(found)}")
+        word, has_one = KIND_NAMES[kind], kind in ("server", "evaluator")
+        parts.append(f"the {word}" if has_one else f"{word}{'s' * (len(found) > 1)} {numbers_text(found)}")
     return listed(parts)
 
 
