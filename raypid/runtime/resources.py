@@ -310,11 +310,10 @@ class Resource:
         save most."""
         (needed, there), roles, where = self.amounts(needs, has), needs.roles, has.place
         kinds = [kind for kind in self.kinds if roles.num(kind)]
-        names = (CPU, GPU, MEMORY) if self.name == "place" else (self.name,)
         named = []
         for kind in kinds:
-            each = [_amount(n, name) for name in names if (n := roles.each(kind).get(name))]
-            named.append(f"{counted(roles.num(kind), KIND_NAMES[kind])}{' of ' * bool(each)}{', '.join(each)}")
+            each, num = roles.each(kind).get(self.lacks), counted(roles.num(kind), KIND_NAMES[kind])
+            named.append(f"{num} of {_amount(each, self.lacks)}" if each else num)
         if not named:
             settings = ("num_gpus",) if self.name == GPU else self.settings
             setting = min(settings, key=lambda name: self.amounts(needs.after({name: 1}), has)[0])
@@ -392,7 +391,7 @@ def _memory(needs: Needs, has: Has) -> tuple[float, float]:
 
 def _places(kind: Kind, needs: Needs, has: Has) -> tuple[float, float]:
     num = needs.roles.num(kind)
-    return num, num - plan(needs.roles, has.nodes).missing(kind) if has.nodes else num
+    return num, num - plan(needs.roles, has.nodes).missing(kind)
 
 
 _RESOURCES = (
