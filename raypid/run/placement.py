@@ -156,7 +156,7 @@ def _planned(
         fitting, notes = preflight(needs, has, fit=config.fit)
         return fitting, plan(fitting.roles, nodes), notes
     except ResourceError as error:
-        if not (error.may_pass and backend.is_shared and empty.is_whole):
+        if empty.missing() or not (error.may_pass and backend.is_shared):
             raise
         hint = "" if config.wait_for_room_s else " wait_for_room_s=600 waits until there is room."
         if reserves:

@@ -114,11 +114,6 @@ class Placement:
         """The number of roles of these kinds without a place; without any kind, of workers, learners and shards."""
         return sum(self.roles.num(kind) - len(self.at[kind]) for kind in kinds or PLACED)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all roles have a place."""
-        return not self.missing()
-
     def place(self, kind: Kind, index: int = 0) -> Place:
         """The place of a role."""
         each, at = self.roles.each(kind), self.at[kind]

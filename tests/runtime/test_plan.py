@@ -52,7 +52,7 @@ def test_workers_are_spread_in_proportion_to_free_cpus(
 ) -> None:
     nodes = [node(str(i), 16, free=cpus, has_driver=not i) for i, cpus in enumerate(free)]
     found = plan(roles(num), nodes)
-    assert found.is_whole and [found.at["worker"].count(i) for i in range(len(free))] == list(expected)
+    assert not found.missing() and [found.at["worker"].count(i) for i in range(len(free))] == list(expected)
 
 
 def test_learners_are_where_gpus_are() -> None:
@@ -76,19 +76,19 @@ def test_learners_avoid_what_may_be_taken_away() -> None:
     assert spread(
         plan(roles(2, num_learners=1, gpus=1), [node("a", 4, 8, is_spot=True), node("b", 4, 1)]), "learner"
     ) == {"b": 1}
-    assert plan(roles(2, num_learners=1), [node("a", 4, is_spot=True)]).is_whole  # there is no other
+    assert not plan(roles(2, num_learners=1), [node("a", 4, is_spot=True)]).missing()  # there is no other
 
 
 def test_a_learner_yields_to_workers_that_would_have_no_place() -> None:
     nodes = [node("a", 2, has_driver=True), node("b", 3)]
     found = plan(roles(2, 2, num_learners=1), nodes)
-    assert found.is_whole and spread(found, "learner") == {"b": 1} and spread(found, "worker") == {"a": 1, "b": 1}
+    assert not found.missing() and spread(found, "learner") == {"b": 1} and spread(found, "worker") == {"a": 1, "b": 1}
 
 
 def test_sums_do_not_make_a_place() -> None:
     nodes = [node(str(i), 1) for i in range(4)]
     assert plan(roles(1, 2), nodes).missing("worker") == 1
-    assert plan(roles(4, 1), nodes).is_whole and plan(roles(5, 1), nodes).missing("worker") == 1
+    assert not plan(roles(4, 1), nodes).missing() and plan(roles(5, 1), nodes).missing("worker") == 1
     assert plan(Roles({"worker": (3, {"CPU": 0.5, "memory": 5 * GIB})}), nodes[:2]).missing("worker") == 1
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_given_away_twice() -> None:
             assert all(amount > -1e-3 for amount in left.values())
         if found.missing("worker"):
             assert all(left["CPU"] < asked.each("worker")["CPU"] for left in found.left)
-        if found.is_whole and asked.num("shard"):
+        if not found.missing() and asked.num("shard"):
             fed = Counter(found.feeds())
             assert sum(fed.values()) == asked.num("worker") and max(fed.values()) <= math.ceil(
                 asked.num("worker") / asked.num("shard")
@@ -149,5 +149,7 @@ def test_what_many_workers_and_nodes_cost() -> None:
     nodes = [node(str(i), 128, has_driver=not i) for i in range(32)]
     found = plan(roles(2000, num_shards=64), nodes)
     assert (
-        found.is_whole and {found.at["worker"].count(i) for i in range(32)} == {62, 63} and len(found.feeds()) == 2000
+        not found.missing()
+        and {found.at["worker"].count(i) for i in range(32)} == {62, 63}
+        and len(found.feeds()) == 2000
     )
