@@ -317,7 +317,7 @@ class Resource:
         if not named:
             settings = ("num_gpus",) if self.name == GPU else self.settings
             setting = min(settings, key=lambda name: self.amounts(needs.after({name: 1}), has)[0])
-            network = f"a network of {needs.weights_bytes / 4:,.0f} weights"
+            network = f"a network of {needs.weights_bytes / 4:,.0f} weights (model, frame_stack)"
             named = [network if setting == _NETWORK else assignment(setting, getattr(needs, setting))]
         verb = "need" if sum(map(roles.num, kinds)) > 1 else "needs"
         if has.nodes and not kinds and self.name in (GPU, MEMORY):

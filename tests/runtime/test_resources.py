@@ -145,8 +145,16 @@ def test_what_no_number_of_workers_mends_is_refused_even_with_fit(asked: Any, th
         ({"noise_table_size": 10**11}, ["noise_table_size=100000000000 needs"], "noise_table_size"),
         ({"population": 10**12}, ["population=1000000000000 needs"], "population"),
         ({"fragments_per_update": 10**9}, ["fragments_per_update=1000000000 needs"], "fragments_per_update"),
-        ({"weights_bytes": 4 * 10**12}, ["a network of 1,000,000,000,000 weights needs about 3,72"], None),
-        ({"weights_bytes": 5 * 10**9, "num_workers": 0}, ["a network of 1,250,000,000 weights needs about 23."], None),
+        (
+            {"weights_bytes": 4 * 10**12},
+            ["a network of 1,000,000,000,000 weights (model, frame_stack) needs about 3,72"],
+            None,
+        ),
+        (
+            {"weights_bytes": 5 * 10**9, "num_workers": 0},
+            ["a network of 1,250,000,000 weights (model, frame_stack) needs about 23."],
+            None,
+        ),
         ({"num_replay_shards": 10**4}, ["num_replay_shards=10000 needs"], "num_replay_shards"),
     ],
 )
