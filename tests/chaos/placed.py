@@ -51,7 +51,7 @@ def real(agent: Agent) -> dict[str, Counter[str]]:
         "worker": context.workers.handles,
         "learner": learner.handles if isinstance(learner, StatefulGroup) else [],
         "shard": replay.source.buffers if replay and getattr(agent.config, "num_replay_shards", 0) else [],
-        "server": list(getattr(context.weights, "servers", {}).values()),
+        "server": context.weights.servers.handles if hasattr(context.weights, "servers") else [],
         "other": replay.source.shared.handles if replay and hasattr(replay.source, "shared") else [],
         "evaluator": agent.evaluations.beside._group.handles
         if agent.evaluations.beside and agent.evaluations.beside._group
