@@ -514,10 +514,9 @@ class Checkpoints(FolderLoader):
     def load(self, folder: Path) -> object:
         from raypid.storage import checkpoint
 
-        checkpoint.find(folder.parent)
-        checkpoint.best(folder.parent)
-        manifest = checkpoint.read_manifest(folder)
-        return digest(checkpoint.load_checkpoint(folder)) + digest(manifest)
+        checkpoint.prune(folder.parent, 1)
+        manifest, opened = checkpoint.read_manifest(folder), checkpoint.open_checkpoint(folder.parent)
+        return digest((opened.state(), opened.manifest)) + digest(manifest)
 
 
 class Agents(FolderLoader):

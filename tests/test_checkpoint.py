@@ -21,12 +21,11 @@ import pytest
 from raypid.storage import checkpoint
 from raypid.storage.checkpoint import (
     CheckpointError,
-    best,
+    Manifest,
     checkpoint_name,
-    find,
     latest,
     list_checkpoints,
-    load_checkpoint,
+    open_checkpoint,
     prune,
     read_manifest,
     read_policy,
@@ -96,6 +95,15 @@ def random_tree(rng: np.random.Generator, depth: int = 0) -> Any:
     return scalars[rng.integers(len(scalars))]
 
 
+def find(path: Path | str) -> Path:
+    return open_checkpoint(path).path
+
+
+def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
+    opened = open_checkpoint(path)
+    return opened.state(), opened.manifest
+
+
 def save(parent: Path, iteration: int, score: float | None = None, **state: Any) -> Path:
     return save_checkpoint(parent, checkpoint_name(iteration), state, manifest={"score": score})
 
@@ -160,7 +168,8 @@ def test_manifest(tmp_path: Path) -> None:
         write_policy(folder / "policy", {"kind": "mlp"}, {"w": np.ones(3, np.float32)})
         (folder / "note.txt").write_text("hello")
 
-    entries = {"score": math.nan, "config": {"lr": 1e-3, "hidden": [64, 64]}, "counters": {"timesteps_total": 2**70}}
+    counters = {**dict.fromkeys(checkpoint.COUNTERS, 0), "time_total_s": 1.5, "owed_updates": 0.25}
+    entries = {"score": math.nan, "config": {"lr": 1e-3, "hidden": [64, 64], "large": 2**70}, "counters": counters}
     path = save_checkpoint(tmp_path, "checkpoint_000009", {"n": 1}, manifest=entries, extra_writer=extra)
     manifest = read_manifest(path)
     assert same(entries, {key: manifest[key] for key in entries})
@@ -370,7 +379,8 @@ def test_really_full_disk(tmp_path: Path) -> None:
 
 
 def test_order_and_scores(tmp_path: Path) -> None:
-    assert list_checkpoints(tmp_path / "none") == [] and latest(tmp_path) is None and best(tmp_path) is None
+    assert list_checkpoints(tmp_path / "none") == [] and latest(tmp_path) is None
+    prune(tmp_path / "none", 1)
     scores = {2: None, 10: 3.0, 9: 5.0, 1_234_567: math.nan, 999_999: 5.0, 3: -math.inf}
     for iteration, score in scores.items():
         save(tmp_path, iteration, score)
@@ -378,22 +388,21 @@ def test_order_and_scores(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     assert list_checkpoints(tmp_path) == [tmp_path / checkpoint_name(i) for i in sorted(scores)]
     assert latest(tmp_path) == tmp_path / "checkpoint_1234567"
-    assert best(tmp_path) == tmp_path / "checkpoint_999999"
+    prune(tmp_path, 1)
+    assert list_checkpoints(tmp_path) == [tmp_path / "checkpoint_999999", tmp_path / "checkpoint_1234567"]
 
 
 def test_prune(tmp_path: Path) -> None:
     for iteration in range(1, 8):
         save(tmp_path, iteration, {2: 9.0, 5: 4.0}.get(iteration), n=iteration)
-    removed = prune(tmp_path, 2)
-    assert [p.name[-1] for p in removed] == ["1", "3", "4", "5"]
+    prune(tmp_path, 2)
     assert [p.name[-1] for p in list_checkpoints(tmp_path)] == ["2", "6", "7"]
-    assert prune(tmp_path, 5) == [] and leftovers(tmp_path) == []
+    prune(tmp_path, 5)
+    assert len(list_checkpoints(tmp_path)) == 3 and leftovers(tmp_path) == []
     (tmp_path / "checkpoint_000006" / "manifest.json").write_text("")
     save(tmp_path, 8, 10.0, n=8)
     prune(tmp_path, 1)
     assert [p.name[-1] for p in list_checkpoints(tmp_path)] == ["6", "8"]
-    with pytest.raises(ValueError, match="keep must be 1 or more, not 0"):
-        prune(tmp_path, 0)
 
 
 def test_what_cannot_be_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,9 +415,10 @@ def test_what_cannot_be_removed_stays(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", read_only)
-        assert prune(tmp_path, 1) == []
+        prune(tmp_path, 1)
     assert len(list_checkpoints(tmp_path)) == 2
-    assert len(prune(tmp_path, 1)) == 1
+    prune(tmp_path, 1)
+    assert len(list_checkpoints(tmp_path)) == 1
 
 
 def test_find(tmp_path: Path) -> None:

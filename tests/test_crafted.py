@@ -73,7 +73,7 @@ def test_every_file_is_in_the_manifest(saved: Path, folder: Path) -> None:
         assert expected["sha256"] == checkpoint.sha256_of(folder / name)
     # only the newest keeps its replay, and the older one is whole without it
     assert not (saved / "checkpoint_000001" / "replay").exists()
-    assert checkpoint.find(saved / "checkpoint_000001")
+    assert checkpoint.open_checkpoint(saved / "checkpoint_000001")
 
 
 def test_every_byte_of_the_replays_index_counts(folder: Path) -> None:
@@ -83,14 +83,14 @@ def test_every_byte_of_the_replays_index_counts(folder: Path) -> None:
         altered = bytearray(content)
         altered[place] ^= 1
         index.write_bytes(altered)
-        refuses(lambda: checkpoint.load_checkpoint(folder), "replay/index.json was altered")
+        refuses(lambda: checkpoint.open_checkpoint(folder), "replay/index.json was altered")
     index.write_bytes(content[:-1])
-    refuses(lambda: checkpoint.find(folder), "replay/index.json is truncated")
+    refuses(lambda: checkpoint.open_checkpoint(folder), "replay/index.json is truncated")
 
 
 def test_a_part_of_the_replay_that_nobody_saved(folder: Path) -> None:
     shutil.copytree(folder / "replay", folder / "replay" / "learner_7")
-    refuses(lambda: checkpoint.find(folder), "replay/learner_7/index.json is not in manifest.json")
+    refuses(lambda: checkpoint.open_checkpoint(folder), "replay/learner_7/index.json is not in manifest.json")
 
 
 def test_an_altered_segment(folder: Path) -> None:
@@ -140,7 +140,7 @@ MANIFEST: dict[str, Change] = {
 def test_a_crafted_manifest(name: str, folder: Path) -> None:
     change(folder / "manifest.json", MANIFEST[name])
     refuses(lambda: restored(folder), str(folder) if "optim" not in name and "generator" not in name else "learner")
-    checkpoint.best(folder.parent)  # one that cannot be read is passed over
+    checkpoint.prune(folder.parent, 1)  # one that cannot be read is passed over
 
 
 def test_a_checkpoint_of_an_algorithm_with_an_odd_name(folder: Path) -> None:
@@ -234,9 +234,9 @@ def test_arrays_that_declare_more_than_there_is(tmp_path: Path) -> None:
     for altered in (content.replace(b"(1,), ", b"(9000000000000,), "), b"PK\3\4" + content, b"\x80\4K\1."):
         file.write_bytes(altered)
         sign(path)
-        refuses(lambda: checkpoint.load_checkpoint(path), str(path))
+        refuses(lambda: checkpoint.open_checkpoint(path), str(path))
     (path / "manifest.json").write_text("[" * 100_000)
-    refuses(lambda: checkpoint.load_checkpoint(path), "nested too deep")
+    refuses(lambda: checkpoint.open_checkpoint(path), "nested too deep")
 
 
 def test_settings_and_results_that_are_deep_long_or_circular(tmp_path: Path) -> None:

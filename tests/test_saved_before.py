@@ -23,7 +23,7 @@ from raypid.nn.policy import read_policy_weights
 from raypid.report.logger import read_params, read_results
 from raypid.report.plots import learning_curve
 from raypid.run.deploy import evaluate_policy
-from raypid.storage.checkpoint import find_policy, latest, load_checkpoint
+from raypid.storage.checkpoint import find_policy, latest, open_checkpoint
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SAVED = FIXTURES / "saved"
@@ -71,7 +71,7 @@ def test_a_checkpoint_goes_on(name: str) -> None:
     folder = latest(SAVED / name / "checkpoints")
     assert folder is not None
     _, weights, _, _ = read_policy_weights(folder / "policy")
-    counters = load_checkpoint(folder)[1]["counters"]
+    counters = open_checkpoint(folder).manifest["counters"]
     with raypid.Agent.from_checkpoint(SAVED / name, trust=name == "custom_model") as agent:
         np.testing.assert_array_equal(agent.get_weights().flat, weights.flat)
         for key, array in weights.extra.items():
@@ -143,7 +143,7 @@ def test_a_run_is_resumed_and_evaluated_from_the_command_line(copy: Any, capsys:
 
 def test_a_distributed_agent_restores_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    _, manifest = load_checkpoint(latest(SAVED / "impala_agent" / "checkpoints"))  # type: ignore[arg-type]
+    manifest = open_checkpoint(latest(SAVED / "impala_agent" / "checkpoints")).manifest  # type: ignore[arg-type]
     assert manifest["program"] == "raypid.distributed:IMPALAAgent"
     settings: dict[str, Any] = {
         "num_steps": 16,

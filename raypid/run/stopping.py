@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shlex
@@ -57,13 +56,11 @@ def already_finished(run: SettledRun) -> tuple[Outcome, str] | None:
 
     Nothing is built for it: starting Ray takes seconds, and a cluster may be gone.
     """
-    if run.saved is None or run.config.init_from is not None:
+    counters = None if run.saved is None else run.saved.manifest.get("counters")
+    if counters is None or not counters["iteration"]:
         return None
-    totals: dict[str, float] = {}
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # going on says what is wrong with the checkpoint
-        totals = totals_of(run.saved.manifest["counters"])
-    reached = met(run.stop, totals) if totals.get("training_iteration") else ""
-    if not reached:
+    totals = totals_of(counters)
+    if not (reached := met(run.stop, totals)):
         return None
     return as_it_is(run.folder, run.config, run.stop, totals, reached, python=run.request.python)
 

@@ -43,7 +43,7 @@ from raypid.settings.config import Config, ConfigError, renamed
 from raypid.spaces import brief
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.storage.checkpoint import Checkpoint
+from raypid.storage.checkpoint import COUNTERS, Checkpoint
 from raypid.storage.neighbours import check_folder, refuse_file_name
 from raypid.storage.outputs import ErrorFile
 from raypid.types import Report, Weights
@@ -61,28 +61,8 @@ _LOOPS = {"sync": loops.sync, "async": loops.asynchronous, "replay": loops.repla
 A = TypeVar("A", bound="Training")
 
 
-_COUNTERS = ("timesteps_total", "iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
-
-
-def _checked(counters: Mapping[str, float]) -> Mapping[str, float]:
-    """The counters of a checkpoint. (Larger ones than 2^53 would not be exact as results.)
-
-    Raises:
-        ValueError, KeyError: one is missing or cannot be.
-    """
-    for name in (*_COUNTERS, *({"owed_updates", "rollbacks", "run_end"} & counters.keys())):
-        if not 0 <= counters[name] < 2**53:
-            raise ValueError(f"the counter {name!r} is {shown(counters[name])}")
-    return counters
-
-
 def totals_of(counters: Mapping[str, float]) -> dict[str, float]:
-    """The counters of a checkpoint, by the names that results have for them.
-
-    Raises:
-        ValueError, KeyError, TypeError: one is missing or cannot be.
-    """
-    counters = _checked(counters)
+    """The counters of a checkpoint, by the names that results have for them."""
     return {
         "training_iteration": counters["iteration"],
         "timesteps_total": counters["timesteps_total"],
@@ -123,7 +103,7 @@ class Training:
         """Class of the program, as "module:Class"; "" without one."""
         self.resolved, self.context, self.evaluations, notes = assemble(resolved)
         """The run as it was resolved: the only settings that are in force."""
-        self._go_on_from(Mark(dict.fromkeys(_COUNTERS, 0), (), ()))
+        self._go_on_from(Mark(dict.fromkeys(COUNTERS, 0), (), ()))
         self.observation_space, self.action_space = resolved.sample.observation_space, resolved.sample.action_space
         """Of one environment, as it gives and takes them."""
         self.backend = self.context.backend
@@ -678,10 +658,9 @@ class Training:
 
     def _restore(self, saved: Checkpoint) -> None:
         folder, manifest, state = saved.path, saved.manifest, saved.state()
-        if "counters" not in manifest:
+        if (counters := manifest.get("counters")) is None:
             raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
         with checkpoint.refusing(f"The checkpoint {folder}"):
-            counters = _checked(manifest["counters"])
             learnt, workers = dict(state["learner"]), dict(state["workers"])
             if "returns" in state:  # where earlier versions have them
                 learnt["returns"] = state["returns"]

@@ -99,6 +99,10 @@ def _reason(error: Exception) -> str:
     return text.rstrip(".") or type(error).__name__
 
 
+COUNTERS = ("timesteps_total", "iteration", "num_episodes", "num_updates", "time_total_s", "num_saves")
+"""How far a run has come: the counters that every checkpoint of a run has."""
+
+
 class Manifest(TypedDict, total=False):
     """The caller's entries in manifest.json."""
 
@@ -179,28 +183,20 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
     try:
         entries = _verify(chosen, "manifest.json")
         with refusing(f"The checkpoint {chosen}"):
-            caller = {key: value for key, value in entries.items() if key != "state"}
-            return Checkpoint(chosen, _manifest(decode(caller, {}, {})), entries)
+            return Checkpoint(chosen, _manifest(entries), entries)
     except CheckpointError as error:
         raise CheckpointError(f"{error} {_hint(chosen)}") from error
-
-
-def load_checkpoint(path: Path | str) -> tuple[dict[str, Any], Manifest]:
-    """Read (state, manifest) of the checkpoint that `path` stands for; errors as `open_checkpoint`."""
-    opened = open_checkpoint(path)
-    return opened.state(), opened.manifest
 
 
 def read_manifest(path: Path | str) -> Manifest:
     """Read and verify the manifest alone; the other files are not opened.
 
     Raises:
-        CheckpointError: as `load_checkpoint`.
+        CheckpointError: there is none, or it is damaged.
     """
     entries = _read_index(_current(Path(path)), "manifest.json")
     with refusing(f"The checkpoint {path}"):
-        del entries["state"]
-        return _manifest(decode(entries, {}, {}))
+        return _manifest(entries)
 
 
 def list_checkpoints(parent: Path | str) -> list[Path]:
@@ -218,47 +214,32 @@ def latest(parent: Path | str) -> Path | None:
     return next(reversed(list_checkpoints(parent)), None)
 
 
-def best(parent: Path | str) -> Path | None:
-    """Return the checkpoint with the highest score, the newest one of a tie; None if no score is known."""
-    found = {path: m.get("score") for path, m in _readable(parent).items()}
-    scores = {path: score for path, score in found.items() if score is not None and not math.isnan(score)}
-    return max(reversed(scores), key=scores.__getitem__, default=None)
-
-
-def prune(parent: Path | str, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints and the best one; returns the removed folders.
+def prune(parent: Path | str, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints and the best one: that with the highest score, the newest one of a tie.
 
     Checkpoints whose manifest cannot be read stay and do not count; one that cannot be removed (a disk that is read-only by now) stays too.
     """
-    if keep < 1:
-        raise ValueError(f"keep must be 1 or more, not {keep}.")
     _sweep(Path(parent), "*")
-    readable = list(_readable(parent))
-    kept = {*readable[-keep:], best(parent)}
-    removed = []
-    for path in (path for path in readable if path not in kept):
-        if _remove(_current(path), path.with_name(f".tmp-{path.name}-{os.getpid()}")):
-            removed.append(path)
-    return removed
+    scores: dict[Path, float | None] = {}
+    for path in list_checkpoints(parent):
+        with contextlib.suppress(CheckpointError):
+            scores[path] = read_manifest(path).get("score")
+    known = {path: score for path, score in scores.items() if score is not None and not math.isnan(score)}
+    best = max(reversed(known), key=known.__getitem__, default=None)
+    for path in scores.keys() - {*list(scores)[-keep:], best}:
+        _remove(_current(path), path.with_name(f".tmp-{path.name}-{os.getpid()}"))
 
 
-def _remove(folder: Path, doomed: Path) -> bool:
-    """Remove a folder under another name, since an interrupted removal must not look like damage; returns whether it could be."""
+def _remove(folder: Path, doomed: Path) -> None:
+    """Remove a folder under another name, since an interrupted removal must not look like damage; if it can be."""
     with contextlib.suppress(OSError):
         folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
-        return True
-    return False
 
 
 def remove_replay(path: Path) -> None:
     """Remove the replay buffer of a checkpoint, which stays whole otherwise, also if it is interrupted."""
     _remove(path / REPLAY, path.with_name(f".tmp-{path.name}-{REPLAY}-{os.getpid()}"))
-
-
-def find(path: Path | str) -> Path:
-    """The folder of the checkpoint that `path` stands for, verified; errors as `open_checkpoint`."""
-    return open_checkpoint(path).path
 
 
 def _named(path: Path) -> Path:
@@ -289,14 +270,6 @@ def _hint(damaged: Path) -> str:
             _verify(other, "manifest.json")
             return f"The newest intact checkpoint beside it is {other}."
     return "No intact checkpoint lies beside it."
-
-
-def _readable(parent: Path | str) -> dict[Path, Manifest]:
-    manifests = {}
-    for path in list_checkpoints(parent):
-        with contextlib.suppress(CheckpointError):
-            manifests[path] = read_manifest(path)
-    return manifests
 
 
 def write_policy(folder: Path | str, spec: Mapping[str, object], arrays: Mapping[str, Array]) -> Path:
@@ -437,12 +410,14 @@ def _read_state(path: Path, index: str, entries: Mapping[str, Any]) -> dict[str,
         return state
 
 
-def _manifest(entries: Any) -> Manifest:
-    """Check the types of the entries that are there.
+def _manifest(saved: Mapping[str, Any]) -> Manifest:
+    """Return the caller's entries of the JSON file, checked.
 
     Raises:
-        ValueError: names one that is of the wrong type.
+        ValueError: names one that is of the wrong type, or a counter that is missing or cannot be. (Larger ones than 2^53 would not be
+            exact as results.)
     """
+    entries: Any = decode({key: value for key, value in saved.items() if key != "state"}, {}, {})
     kinds: dict[str, tuple[type, ...]] = {
         "algorithm": (str,), "program": (str,), "config": (dict,), "counters": (dict,), "score": (int, float, type(None)),
         CHANGES: (list,),
@@ -450,9 +425,10 @@ def _manifest(entries: Any) -> Manifest:
     for name, allowed in kinds.items():
         if name in entries and type(entries[name]) not in allowed:
             raise ValueError(f"{name} in manifest.json is {shown(entries[name])}")
-    for name, value in entries.get("counters", {}).items():
-        if type(value) not in (int, float):
-            raise ValueError(f"the counter {name!r} in manifest.json is {shown(value)}")
+    if (counters := entries.get("counters")) is not None:
+        for name, value in {**dict.fromkeys(COUNTERS), **counters}.items():
+            if type(value) not in (int, float) or not 0 <= value < 2**53:
+                raise ValueError(f"the counter {name!r} in manifest.json is {shown(value)}")
     read_changes(entries.get(CHANGES))
     if "config" in entries:
         entries["config"] = as_it_was(entries["config"], entries.get("algorithm"))
@@ -579,4 +555,4 @@ def find_policy(path: Path | str) -> Path:
     for name in (BEST, OLD_BEST):  # a checkpoint's own policy is called policy too
         if os.path.exists(path / name / "policy.json"):
             return path / name
-    return find(path) / "policy"
+    return open_checkpoint(path).path / "policy"

@@ -85,7 +85,7 @@ def main() -> int:
                 counts["without a checkpoint"] += 1
                 continue
             counts["killed within a save"] += bool(list((folder / "checkpoints").glob(".[to]*-*")))
-            found = checkpoint.find(folder)
+            found = checkpoint.open_checkpoint(folder).path
             iteration = int(checkpoint.read_manifest(found)["counters"]["iteration"])
             goal = json.dumps({"training_iteration": iteration + 2})
             code = raypid(

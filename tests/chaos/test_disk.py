@@ -121,7 +121,7 @@ def assert_whole(run: Path, num_rows: int, saved: dict[str, bytes]) -> None:
     now = digest(run / "checkpoints")
     assert all(now[name] == content for name, content in saved.items() if "/replay/" not in name)
     for path in checkpoint.list_checkpoints(run / "checkpoints"):
-        checkpoint.load_checkpoint(path)
+        checkpoint.open_checkpoint(path).state()
     checkpoint.read_policy(run / "best")
     assert [row["training_iteration"] for row in read_results(run)] == list(range(1, num_rows + 1))
     assert not [path for path in run.rglob(".*") if path.name != ".lock"]
@@ -265,7 +265,7 @@ def test_a_replay_buffer_in_another_process(more: tuple[Any, ...], tmp_path: Pat
     assert (done.returncode, done.stdout, warm_up[:7]) == (1, "", "Warm-up"), done
     assert "The disk is full: " in last and "goes on from checkpoint_0000" in last, done
     assert not [path for path in (tmp_path / "run").rglob(".*") if path.name != ".lock"]
-    newest = checkpoint.find(tmp_path / "run")
+    newest = checkpoint.open_checkpoint(tmp_path / "run").path
     done = start("train", "--resume", "run", *EACH, *stop(int(newest.name[-6:]) + 2)).finish()
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -311,7 +311,7 @@ def test_a_full_disk(small_disk: Path, start: Callable[..., Any], in_process: Ca
     assert now.startswith(rows)
     for line in now.splitlines():
         json.loads(line)
-    assert checkpoint.find(run).name >= "checkpoint_000002"
+    assert checkpoint.open_checkpoint(run).path.name >= "checkpoint_000002"
     assert checkpoint.read_policy(run / "best")[1].keys() == policy.keys()
     assert not list(run.rglob(".tmp-*"))
     # with space again it goes on
@@ -422,7 +422,7 @@ def test_a_mount_that_becomes_read_only(before: Callable[..., Path], tmp_path: P
         assert READ_ONLY in last and "goes on from checkpoint_" in last, done
         assert all("Training goes on" in line for line in others), done
         for path in checkpoint.list_checkpoints(run / "checkpoints"):
-            checkpoint.load_checkpoint(path)
+            checkpoint.open_checkpoint(path).state()
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
         said = (tmp_path / f"{name}.txt").read_text()
         assert said == "raypid: The output could not be written: No space left on device.\n"
     for name in ("run", "closed"):
-        assert checkpoint.find(tmp_path / name).name == "checkpoint_000002"
+        assert checkpoint.open_checkpoint(tmp_path / name).path.name == "checkpoint_000002"
         assert len((tmp_path / name / "result.json").read_text().splitlines()) == 2
 
 
@@ -59,7 +59,7 @@ def test_the_end_of_the_terminal(kind: tuple[Any, ...], start: Callable[..., Any
     os.killpg(command.process.pid, signal.SIGHUP)  # the kernel tells every process of the terminal
     done = command.finish()
     assert (done.returncode, done.stderr) == (0, "")
-    assert checkpoint.find(command.cwd / "run").name == f"checkpoint_{len(command.results()):06d}"
+    assert checkpoint.open_checkpoint(command.cwd / "run").path.name == f"checkpoint_{len(command.results()):06d}"
     assert command.results()[-1]["lost/workers"] == 0
     command.assert_nothing_left()
 
@@ -70,7 +70,7 @@ def test_a_folder_that_is_deleted(start: Callable[..., Any]) -> None:
     shutil.rmtree(command.cwd / "run")
     done = command.finish()
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
-    kept = checkpoint.find(command.cwd / "run")
+    kept = checkpoint.open_checkpoint(command.cwd / "run").path
     assert "result.json was deleted" in done.stderr and f"Saved: {kept.name} and best/ in run;" in done.stderr
     assert "cannot be written" not in done.stderr and "FolderLost" in (command.cwd / "run" / "errors.txt").read_text()
     assert f"checkpoint_{command.results()[-1]['training_iteration']:06d}" == kept.name
@@ -118,5 +118,5 @@ def test_signals_at_any_moment(
         at_once = left.startswith(AT_ONCE.strip()) and left.count("\n") == 1  # what is lost stands behind it
         assert before_raypid or not left or at_once, done.stderr
         for path in checkpoint.list_checkpoints(tmp_path / "run" / "checkpoints"):
-            checkpoint.find(path)
+            checkpoint.open_checkpoint(path)
         command.assert_nothing_left()

@@ -232,7 +232,7 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_begins_anew(
         and "run was ended before its first checkpoint: it begins anew. Steps lost: " in done.stdout
     )
     assert [row["training_iteration"] for row in read_results(tmp_path / "run")] == [1, 2]
-    assert checkpoint.find(tmp_path / "run").name == "checkpoint_000002"
+    assert checkpoint.open_checkpoint(tmp_path / "run").path.name == "checkpoint_000002"
 
     for path in (tmp_path / "run").iterdir():  # no iteration had ended; and from Python
         if path.name != "params.json":

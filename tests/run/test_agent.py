@@ -284,7 +284,8 @@ def test_a_closed_agent_says_so(tmp_path: Path) -> None:
 def test_restore_takes_the_counters_from_a_manifest_and_nothing_else(tmp_path: Path) -> None:
     with raypid.PPO(config=SMALL, env="CartPole-v1") as agent:
         result = agent.train()
-        state, manifest = checkpoint.load_checkpoint(agent.save(tmp_path))
+        saved = checkpoint.open_checkpoint(agent.save(tmp_path))
+        state, manifest = saved.state(), saved.manifest
         counters = manifest["counters"] | {"iteration": 7.0, "train": 1, "config": 3, "unknown": 2}
         changed = {"algorithm": "PPO", "config": manifest["config"], "counters": counters}
         agent.restore(checkpoint.save_checkpoint(tmp_path / "changed", "checkpoint_000007", state, manifest=changed))

@@ -102,7 +102,8 @@ def test_a_learning_rate_beyond_reason(case: str, tmp_path: Path) -> None:
     assert str(tmp_path / "diverged") in str(error) and "\n" not in str(error)
     _, weights, _, _ = read_policy_weights(checkpoint.find_policy(tmp_path / "diverged"))
     assert np.isfinite(weights.flat).all() and load_policy(tmp_path / "diverged") is not None
-    state, manifest = checkpoint.load_checkpoint(tmp_path / "diverged")
+    saved = checkpoint.open_checkpoint(tmp_path / "diverged")
+    state, manifest = saved.state(), saved.manifest
     assert state["batch"] and manifest["what"] == error.what  # type: ignore[typeddict-item]
     assert not (tmp_path / "best").exists() and not checkpoint.list_checkpoints(tmp_path / "checkpoints")
 
@@ -153,7 +154,7 @@ def test_an_action_that_is_not_finite_never_reaches_the_environment(tmp_path: Pa
         with pytest.raises(Diverged, match=r"at environment step \d+: the policy's action is nan"):
             for _ in range(3):
                 agent.train()
-        assert checkpoint.load_checkpoint(tmp_path / "diverged")[0]["batch"].keys() == {"obs", "action"}
+        assert checkpoint.open_checkpoint(tmp_path / "diverged").state()["batch"].keys() == {"obs", "action"}
 
 
 def inf_minus_inf(agent: Agent) -> Weights:
@@ -170,7 +171,8 @@ def test_one_that_only_an_evaluation_finds_leaves_the_same(tmp_path: Path) -> No
         with pytest.raises(Diverged, match=r"at environment step \d+: the policy's action is nan") as caught:
             agent.eval()
         assert f"The batch and the last good weights are in {tmp_path / 'diverged'}" in str(caught.value)
-    state, manifest = checkpoint.load_checkpoint(tmp_path / "diverged")
+    saved = checkpoint.open_checkpoint(tmp_path / "diverged")
+    state, manifest = saved.state(), saved.manifest
     assert state["batch"].keys() == {"obs", "action"} and manifest["timesteps_total"] == caught.value.timesteps  # type: ignore[typeddict-item]
     assert load_policy(tmp_path / "diverged") is not None
 
@@ -302,6 +304,6 @@ def test_two_learners_stop_and_go_back_together(run: str, ray_session: Any, tmp_
         with pytest.raises(Diverged, match="lr, which is 5e\\+29"):
             for _ in range(3):
                 agent.train()
-        assert agent.rollbacks == 1 and checkpoint.load_checkpoint(tmp_path / "diverged")[0]["batch"]
+        assert agent.rollbacks == 1 and checkpoint.open_checkpoint(tmp_path / "diverged").state()["batch"]
         agent.restore(tmp_path)  # the learners are whole
         assert np.isfinite(agent.get_weights().flat).all()

@@ -98,7 +98,7 @@ def test_workers_that_are_lost_or_hang_do_not_hold_the_save(ray_session: Any, tm
     with pytest.raises(RolesFailed, match="did not answer within 2 s") as caught:
         drive(gone_bad(tmp_path, 1, env_config=config, **more), {"training_iteration": 9})
     assert caught.value.saved.startswith("Saved: checkpoint_000001")  # type: ignore[attr-defined]
-    state, _ = checkpoint.load_checkpoint(tmp_path / "run" / "checkpoints" / "checkpoint_000001")
+    state = checkpoint.open_checkpoint(tmp_path / "run" / "checkpoints" / "checkpoint_000001").state()
     assert list(state["workers"]) == ["1"]
 
 
