@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from raypid.nn.policy import read_policy_weights
-from raypid.run.evaluation import Played
+from raypid.phases import Tell
+from raypid.run.evaluation import Interrupted, Played
 from raypid.run.training import Training
 from raypid.storage.checkpoint import BEST, OLD_BEST, CheckpointError, refusing
 from raypid.types import Weights
@@ -61,14 +61,7 @@ class BestPolicy:
         info = {"score": self.score, "timesteps_total": self.timesteps, "final": self.final}
         agent.write_policy(self.folder, self.weights, None if self.weights is None else info)
 
-    def play(
-        self,
-        agent: Training,
-        num_episodes: int,
-        run_s: float,
-        interrupted: Callable[[], bool],
-        tell: Callable[[str], None],
-    ) -> None:
+    def play(self, agent: Training, num_episodes: int, run_s: float, interrupted: Interrupted, tell: Tell) -> None:
         """Play the final episodes and set `final`, unless these weights have already played that many since they were chosen.
 
         The newest weights play the same episodes and become the best if they do better. If `num_episodes` would take longer than

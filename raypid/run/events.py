@@ -124,7 +124,9 @@ class Control:
             time_s: seconds of training, those before the run included, after which it is over.
         """
         self.in_run, self._time_s = in_run, time_s
-        self.stop_reason, self.save = "", False
+        self.stop_reason = ""
+        self.save = False
+        """Whether a checkpoint was asked for since the last one."""
         self._deadline = self._over_since = math.inf
 
     def begin_iteration(self, spent_s: float) -> None:
@@ -141,8 +143,3 @@ class Control:
         if self.is_over():
             self._over_since = min(self._over_since, now)
         return now - self._over_since >= HALT_S
-
-    def take_save(self) -> bool:
-        """Whether a checkpoint was asked for since this was called last."""
-        asked, self.save = self.save, False
-        return asked

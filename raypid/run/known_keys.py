@@ -13,7 +13,8 @@ from raypid.errors import shown
 from raypid.plugins.registry import ALGORITHMS, suggest
 from raypid.roles.evaluator import EVALUATION_METRICS
 from raypid.settings.config import Config, ConfigError
-from raypid.settings.stops import SHORT, read_stop
+from raypid.settings.stops import SECONDS, SHORT, read_stop
+from raypid.storage.run_folder import COUNTS
 
 _ALWAYS = (
     "training_iteration", "timesteps_total", "episodes_total", "time_this_iter_s", "time_total_s", "env_steps_per_s",
@@ -24,7 +25,6 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-_COUNTS = ("training_iteration", "timesteps_total", "episodes_total", "learner_updates_total")
 USUAL = tuple(dict.fromkeys(SHORT.values()))
 """Stop criteria that have a short form."""
 
@@ -112,9 +112,9 @@ def check_stop(stop: object, known: KnownKeys) -> dict[str, float]:
             )
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.")
-        if value <= 0 and (key.endswith(("_total", "_total_s")) or key == "training_iteration"):
+        if value <= 0 and key in COUNTS:
             raise ConfigError(f"The stop criterion {key!r} takes a number above 0, not {value}.")
-        if key in _COUNTS and value != int(value):
+        if key in COUNTS and key != SECONDS and value != int(value):
             raise ConfigError(f"The stop criterion {key!r} takes a whole number, not {value}.")
         checked[key] = float(value)
     return checked

@@ -44,8 +44,6 @@ RESCUE_LEARNER_S = 60.0
 """Seconds that it waits for its learner, which may be in an update."""
 BRIEFLY_S = 2.0
 """Seconds that a finished run waits for an evaluation that cannot change the outcome."""
-STOP = "stop"
-"""Key of the stop criteria in params.json."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -144,7 +142,7 @@ class Run(Listener):
             self.reason = self._reason(result) or self.reason
         self._log(result)
         self.progress.update(result)
-        if not self.reason and (self._is_save_due() or agent.control.take_save()):
+        if not self.reason and (self._is_save_due() or agent.control.save):
             self.write_checkpoint(result)
 
     # -- for those who do not run it by one call ---------------------------------------------------------------------
@@ -412,9 +410,9 @@ class Run(Listener):
         """Write down that a run that goes on has another end than before: than in the folder that it goes on from, which may be another one."""
         agent = self.agent
         with contextlib.suppress(UserError):  # a damaged file: it is written anew
-            before = (read_params(self.folder) or read_params(agent.went_on_from or self.folder)).get(STOP)
+            before = (read_params(self.folder) or read_params(agent.went_on_from or self.folder)).get("stop")
             if isinstance(before, dict) and before != self.stop:
-                agent.note_change(STOP, before, dict(self.stop))
+                agent.note_change("stop", before, dict(self.stop))
 
     def _open_files(self, last: int | None) -> RunLogger:
         """The files of results, without those after iteration `last`, and params.json anew."""

@@ -537,6 +537,7 @@ class Training:
         if folder is not None:
             check_folder("save", folder)
             refuse_file_name(folder, "save")
+        self.control.save = False
         path = self._last_save = self._write_checkpoint(folder, score, patience_s)
         replay = self.context.replay
         if replay is not None and (path / checkpoint.REPLAY).is_dir():

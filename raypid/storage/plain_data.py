@@ -53,12 +53,12 @@ def check_size(value: object) -> None:
             children = _children(inner)
             count += len(children)
             if count > MAX_VALUES:
-                raise ValueError(_TOO_LARGE)
+                raise ValueError(f"it has more than {MAX_VALUES:,} values")
             below.extend(children)
         if not below:
             return
         level = below
-    raise ValueError(_TOO_DEEP)
+    raise ValueError(f"lists and mappings lie in each other more than {MAX_DEPTH} deep")
 
 
 def _children(value: object) -> Collection[object]:
@@ -69,10 +69,6 @@ def _children(value: object) -> Collection[object]:
     if not isinstance(inner, list | tuple):
         return ()
     return [part for _, part in inner] if getattr(value, "id", "") == "mapping" else inner
-
-
-_TOO_DEEP = f"lists and mappings lie in each other more than {MAX_DEPTH} deep"
-_TOO_LARGE = f"it has more than {MAX_VALUES:,} values"
 
 
 def texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
