@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -231,8 +231,6 @@ def _steps_a_second(spec: EnvSpec, vector: VectorEnv) -> float:
         skip = spec.env_config.get("frameskip", spec.env_config.get("frame_skip", ATARI_SKIP))
         if resolved.kind == "ale" and spec.atari is not False and isinstance(vector, PythonVector):
             skip = ATARI_SKIP  # that of AtariPreprocessing
-        elif isinstance(skip, Sequence):  # drawn anew for each step, from the first to before the last
-            skip = (skip[0] + skip[-1] - 1) / 2
         fps: object = ATARI_FPS / skip if isinstance(skip, int | float) and skip > 0 else None
     else:
         env: object = vector.envs[0] if isinstance(vector, PythonVector) else None

@@ -22,7 +22,7 @@ from raypid.callbacks import Callbacks, check_hooks
 from raypid.envs import EnvSpec, portable, sample, sample_apart, spaces
 from raypid.envs.gym_env import by_id
 from raypid.envs.make import FAST_S, LOOK, Depth, Looks, Sample, is_native, only_spaces
-from raypid.errors import UserError, shown
+from raypid.errors import ConfigError, UserError, shown
 from raypid.nn import network_spec
 from raypid.nn.catalog import beyond_plain, build_spec, has_open_bounds, needs_look
 from raypid.nn.idle_settings import idle_settings
@@ -41,17 +41,7 @@ from raypid.run.folder import check_folder
 from raypid.run.known_keys import check_stop, known_keys
 from raypid.runtime.plan import Placement
 from raypid.runtime.resources import num_cores
-from raypid.settings.config import (
-    Config,
-    ConfigError,
-    Given,
-    Source,
-    canonical,
-    given_names,
-    gpu_ids,
-    overlay,
-    sources_by_setting,
-)
+from raypid.settings.config import Config, Given, Source, canonical, given_names, gpu_ids, overlay, sources_by_setting
 from raypid.settings.files import PROGRAM, for_algorithm, read_run, refuse_program, saved_options
 from raypid.settings.request import RunRequest, join
 from raypid.settings.saved import settings_for
@@ -191,10 +181,19 @@ def settle(request: RunRequest) -> SettledRun:
     """Resolve what needs no environment; errors as `resolve`. A seed is drawn if none is given."""
     request, saved = _resumed(request) if request.resume is not None else (_new(request), None)
     assert request.run is not None
-    run = _settings(request, request.run)
-    return replace(
-        run, saved=saved, stop=check_stop(request.stop, known_keys(run.run, run.config)), notes=request.notes
-    )
+    algorithm: AlgorithmClass = ALGORITHMS.get(request.run)
+    laid, given = request.laid, given_names(request.settings)
+    asked = _with_whole_paths(algorithm.Config().replace(laid))
+    sources = {key: tuple(each) for key, each in sources_by_setting(laid).items()}
+    run = SettledRun(request=request, run=request.run, config=asked, sources=sources, saved=saved, notes=request.notes)
+    run = run.choose(_by_themselves(algorithm, asked, given))
+    config, num = run.config, run.config.num_learners
+    if num > 1 and not algorithm.several_learners:
+        raise ConfigError(f"{run.run} does not support several learners: num_learners must be 0 or 1, got {num}.")
+    config.validate(open_end=request.stop is None or STEPS in request.stop)
+    config.refuse(config.idle(), given)
+    _check_packages(run.run, algorithm, config)
+    return replace(run, stop=check_stop(request.stop, known_keys(run.run, config)))
 
 
 def _in_out(request: RunRequest) -> RunRequest:
@@ -288,9 +287,8 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
     if not config.on_ray:
         del names["address"]  # nothing will be joined
     check_names(folder, names, trusted=request.trust or manifest["signed"], given=given)
-    refuse_program(
-        folder, manifest.get("program", ""), f"build one in Python, call restore({str(folder)!r}) and then train"
-    )
+    how = f"build one in Python, call restore({str(folder)!r}) and then train"
+    refuse_program(folder, manifest.get("program", ""), how)
     if any(given.get(name) is not None for name in _BEGINS_FROM):
         raise ConfigError("init_from has no effect here: training goes on with the checkpoint's weights.")
     if not request.is_whole:
@@ -348,24 +346,6 @@ def resolve_config(run: str, settings: Mapping[str, object], below: Mapping[str,
     """The algorithm's settings in force without a look at the environment; errors as `resolve`."""
     request = RunRequest(run=run, settings=overlay({}, settings), recorded=overlay(below or {}, {}), stop={})
     return settle(request).config
-
-
-def _settings(request: RunRequest, name: str) -> SettledRun:
-    """The algorithm's Config with the settings over its defaults, checked; and where each value came from."""
-    algorithm: AlgorithmClass = ALGORITHMS.get(name)
-    laid, given = request.laid, given_names(request.settings)
-    asked = _with_whole_paths(algorithm.Config().replace(laid))
-    sources = {key: tuple(each) for key, each in sources_by_setting(laid).items()}
-    run = SettledRun(request=request, run=name, config=asked, sources=sources)
-    run = run.choose(_by_themselves(algorithm, asked, given))
-    config = run.config
-    num = config.num_learners
-    if num > 1 and not algorithm.several_learners:
-        raise ConfigError(f"{name} does not support several learners: num_learners must be 0 or 1, got {num}.")
-    config.validate(open_end=request.stop is None or STEPS in request.stop)
-    config.refuse(config.idle(), given)
-    _check_packages(name, algorithm, config)
-    return run
 
 
 def _with_whole_paths(config: Config) -> Config:
