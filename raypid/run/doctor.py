@@ -24,7 +24,7 @@ from raypid.runtime.resources import num_cores
 from raypid.settings.config import Config
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, described, later
-from raypid.storage.neighbours import nothing_at, refuse_file
+from raypid.storage.neighbours import refuse_file
 from raypid.storage.outputs import ERRORS
 from raypid.storage.run_folder import COUNTS, DIVERGED, MIN_EPISODES, PARAMS, RESULTS, RunFolder
 from raypid.types import Array
@@ -86,8 +86,6 @@ def open_run(folder: Path) -> RunFolder:
     Raises:
         UserError: there is no such folder, or nothing in it that a run writes.
     """
-    if not folder.exists():
-        raise UserError(nothing_at(folder))
     refuse_file(folder)
     if not any((folder / name).exists() for name in (PARAMS, RESULTS, ERRORS)):
         nothing = f"{folder} holds no run: it has no {PARAMS}, {RESULTS} or {ERRORS}, and no checkpoint."

@@ -19,7 +19,6 @@ from raypid.settings.address import ENVIRONMENT, chosen
 from raypid.settings.config import Source, is_none, overlay
 from raypid.storage.changes import Change, described
 
-DEFAULT = "default"
 _ORDER = ("run", "environment", "network", "algorithm", "evaluation", "machine")
 _ALWAYS = ("run", "env", "stop", "out", "seed")
 """What is shown in any case."""
@@ -43,7 +42,7 @@ class Row:
     @property
     def kind(self) -> str:
         """default, tuned, file, flag, resume, given (in Python) or adapted (chosen by raypid)."""
-        return self.sources[-1].kind if self.sources else DEFAULT
+        return self.sources[-1].kind if self.sources else "default"
 
     @property
     def is_plain(self) -> bool:
@@ -51,14 +50,14 @@ class Row:
         count."""
         if self.sources and self.sources[-1].detail == USUAL:
             return True
-        asked = self.kind not in (DEFAULT, "file", "resume") or self.name in _ALWAYS
-        stayed_off = self.kind == DEFAULT and self.default is None and self.value is False
+        asked = self.kind not in ("default", "file", "resume") or self.name in _ALWAYS
+        stayed_off = self.kind == "default" and self.default is None and self.value is False
         return (_same(self.value, self.default) or stayed_off) and not asked
 
     def origin(self) -> str:
         """Where the value came from, in words."""
         if not self.sources:
-            return DEFAULT
+            return "default"
         *before, last = self.sources
         others = [s for s in before if not _same(s.value, last.value) and not _same(s.value, self.default)]
         said = [_named(last), *(f"over {shown(s.value)} ({_named(s)})" for s in reversed(others))]

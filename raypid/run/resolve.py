@@ -49,7 +49,6 @@ from raypid.settings.stops import STEPS
 from raypid.settings.tuned import TUNED
 from raypid.storage import checkpoint
 from raypid.storage.changes import RESUME, Change, differences
-from raypid.storage.checkpoint import Checkpoint
 from raypid.storage.ownership import has_signature
 from raypid.storage.run_folder import PARAMS, RunFolder, is_record
 from raypid.types import Weights
@@ -79,7 +78,7 @@ class SettledRun:
     that is missing has its default."""
     stop: Mapping[str, float] = field(default_factory=dict)
     """The stop criteria, by the names of results."""
-    saved: Checkpoint | None = None
+    saved: checkpoint.Checkpoint | None = None
     """The checkpoint that the run goes on from; None: it is new."""
     notes: tuple[str, ...] = ()
     """What the user should know of how the settings came about."""
@@ -253,7 +252,7 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     return replace(file, stop=params["stop"], notes=(note,))
 
 
-def saved_algorithm(folder: Path, saved: Checkpoint, request: RunRequest) -> str:
+def saved_algorithm(folder: Path, saved: checkpoint.Checkpoint, request: RunRequest) -> str:
     """The algorithm of a checkpoint; errors as `_check_algorithm`."""
     _check_algorithm(folder, saved.manifest["algorithm"], request, is_signed=saved.manifest["signed"])
     return saved.manifest["algorithm"]
@@ -274,7 +273,7 @@ def _check_algorithm(folder: Path, held: str | None, request: RunRequest, *, is_
         )
 
 
-def _resumed(request: RunRequest) -> tuple[RunRequest, Checkpoint]:
+def _resumed(request: RunRequest) -> tuple[RunRequest, checkpoint.Checkpoint]:
     """Lay what was asked for over what the checkpoint has. Nothing is imported that may not be."""
     folder = Path(str(request.resume))
     given = overlay(request.recorded.without("init_from"), request.settings)  # that was where the other run began

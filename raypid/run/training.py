@@ -43,7 +43,6 @@ from raypid.settings.config import Config, ConfigError, renamed
 from raypid.spaces import brief
 from raypid.storage import checkpoint
 from raypid.storage.changes import CHANGES, FIT, RESUME, ROLLBACK, Change, described, differences, without_code
-from raypid.storage.checkpoint import COUNTERS, Checkpoint
 from raypid.storage.neighbours import check_folder, refuse_file_name
 from raypid.storage.outputs import ErrorFile
 from raypid.types import Report, Weights
@@ -103,7 +102,7 @@ class Training:
         """Class of the program, as "module:Class"; "" without one."""
         self.resolved, self.context, self.evaluations, notes = assemble(resolved)
         """The run as it was resolved: the only settings that are in force."""
-        self._go_on_from(Mark(dict.fromkeys(COUNTERS, 0), (), ()))
+        self._go_on_from(Mark(dict.fromkeys(checkpoint.COUNTERS, 0), (), ()))
         self.observation_space, self.action_space = resolved.sample.observation_space, resolved.sample.action_space
         """Of one environment, as it gives and takes them."""
         self.backend = self.context.backend
@@ -657,7 +656,7 @@ class Training:
         self.check_open()
         self._restore(checkpoint.open_checkpoint(Path(check_folder("restore", path))))
 
-    def _restore(self, saved: Checkpoint) -> None:
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
         folder, manifest, state = saved.path, saved.manifest, saved.state()
         if (counters := manifest.get("counters")) is None:
             raise checkpoint.CheckpointError(f"{folder} is what a divergence left, not a checkpoint of a run.")
@@ -718,7 +717,7 @@ class Training:
             if name not in self._made_to_fit:  # that is said where it is done
                 self.notes.append(f"{described(self.changes[-1]).rpartition(' at step ')[0]} from here")
 
-    def _restore_replay(self, saved: Checkpoint, owed: float) -> None:
+    def _restore_replay(self, saved: checkpoint.Checkpoint, owed: float) -> None:
         """Fill the replay buffer from a checkpoint. If that has none (an older one), the buffer fills by collecting."""
         replay = self.context.replay
         if replay is None:

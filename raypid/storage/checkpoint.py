@@ -38,7 +38,7 @@ import numpy as np
 from raypid.errors import UserError, listed, shown
 from raypid.state_tree import decode, encode, read_npy
 from raypid.storage.changes import CHANGES, Change, as_it_was, read_changes
-from raypid.storage.neighbours import nothing_at, refuse_file
+from raypid.storage.neighbours import refuse_file
 from raypid.storage.outputs import Unwritten, is_disk_full, why_unwritten
 from raypid.storage.ownership import is_signed, sign
 from raypid.storage.plain_data import parse_json
@@ -249,13 +249,11 @@ def _named(path: Path) -> Path:
         CheckpointError: there is none.
     """
     is_named = _NAME.fullmatch(path.name) is not None and _current(path).is_dir()
-    is_named = is_named and not list_checkpoints(path)  # Ray Tune's folders have names of this kind
-    chosen: Path | None = path
-    if not is_named and not os.path.isfile(_current(path) / "manifest.json"):
-        if not os.path.exists(path):
-            raise CheckpointError(nothing_at(path))
-        refuse_file(path, CheckpointError)
-        chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
+    # Ray Tune's folders have names of this kind
+    if (is_named and not list_checkpoints(path)) or os.path.isfile(_current(path) / "manifest.json"):
+        return path
+    refuse_file(path, CheckpointError)
+    chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
             f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as checkpoint_interval says); found there: "
@@ -550,9 +548,7 @@ def find_policy(path: Path | str) -> Path:
         CheckpointError: there is none.
     """
     path = Path(path)
-    if os.path.exists(path / "policy.json"):
-        return path
-    for name in (BEST, OLD_BEST):  # a checkpoint's own policy is called policy too
-        if os.path.exists(path / name / "policy.json"):
-            return path / name
+    for folder in (path, path / BEST, path / OLD_BEST):  # a checkpoint's own policy is called policy too
+        if os.path.exists(folder / "policy.json"):
+            return folder
     return open_checkpoint(path).path / "policy"

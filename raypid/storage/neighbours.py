@@ -64,11 +64,13 @@ def _runs_in(folder: Path) -> str:
 
 
 def refuse_file(path: str | os.PathLike[str], kind: type[UserError] = UserError) -> None:
-    """Refuse a file where a folder of raypid is to be read, such as the model of another library.
+    """Refuse what is no folder where one of raypid is to be read: nothing, or a file, such as the model of another library.
 
     Raises:
-        UserError: it is a file; of this `kind`.
+        UserError: there is nothing, or it is a file; of this `kind`.
     """
+    if not os.path.exists(path):
+        raise kind(nothing_at(path))
     if os.path.isfile(path):
         folder, told = Path(path).parent, "Models of other libraries cannot be loaded."
         if any((folder / name).is_file() for name in ("policy.json", "manifest.json", "params.json")):
