@@ -127,9 +127,8 @@ def _check_spaces(network: NetworkSpec, env: EnvSpec, folder: Path) -> None:
     wanted = {leaf.path: leaf.shape for leaf in network.pipeline.leaves}
     given = {leaf.path: leaf.shape for leaf in theirs.pipeline.leaves}
     if wanted != given or [a.shape for a in network.actions] != [a.shape for a in theirs.actions]:
-        raise UserError(
-            f"The policy in {folder} takes observations {wanted}; {env.env} has {given}, or its actions differ."
-        )
+        what = f"The policy in {folder} takes observations {wanted}"
+        raise UserError(f"{what}; {env.env} has {given}, or its actions differ.")
 
 
 def check_video(out: Path) -> None:

@@ -155,17 +155,13 @@ class DistributedAgent:
             if not isinstance(value := getattr(self, name), int) or value < 1:
                 raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}.")
         if self.num_learners > self.num_actors:
-            raise ConfigError(
-                f"num_learners must be at most num_actors, not {self.num_learners} for {self.num_actors}."
-            )
+            raise ConfigError(f"num_learners must be at most num_actors ({self.num_actors}), not {self.num_learners}.")
 
     def _check_storages(self) -> None:
         update = max(ALGORITHMS.get(self.algorithm).update_size(self.config), self.config.num_learners)
         if self.num_storages < update:
-            raise ConfigError(
-                f"num_storages {self.num_storages} can never hold the {update} rollouts of an update: set it to at least {update}, or lower "
-                "fragments_per_update or num_learners."
-            )
+            why = f"num_storages {self.num_storages} can never hold the {update} rollouts of an update"
+            raise ConfigError(f"{why}: set it to at least {update}, or lower fragments_per_update or num_learners.")
 
     # -- what a subclass may override ------------------------------------------------------------------------------
 

@@ -71,9 +71,7 @@ class Events:
             ConfigError: it is not a Listener, or has a method on_... that is no hook.
         """
         if not isinstance(listener, Listener):
-            raise ConfigError(
-                f"listen takes an object of a class of raypid.run.events.Listener, not {shown(listener)}."
-            )
+            raise ConfigError(f"listen takes a raypid.run.events.Listener, not {shown(listener)}.")
         check_hooks(listener, Listener)
         self._listeners.append(listener)
         return partial(self._remove, listener)

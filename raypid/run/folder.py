@@ -42,9 +42,8 @@ def check_folder(out: Path | None, *, resume: bool, overwrite: bool, what: str =
     results = out / RESULTS  # empty if a run failed in its first iteration: nothing would be lost
     holds_run = (out / "checkpoints").exists() or (results.exists() and results.stat().st_size > 0)
     if holds_run and not (resume or overwrite):
-        raise ConfigError(
-            f"{out} holds another run. Resume it (resume={str(out)!r}), replace it (overwrite=True), or choose another folder."
-        )
+        how = f"Resume it (resume={str(out)!r}), replace it (overwrite=True), or choose another folder"
+        raise ConfigError(f"{out} holds another run. {how}.")
     if resume and not holds_run:
         raise ConfigError(f"{out} holds no run to resume." if out.exists() else nothing_at(out))
     check_folder_writable(out, what)

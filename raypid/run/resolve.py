@@ -268,9 +268,8 @@ def _check_algorithm(folder: Path, held: str | None, request: RunRequest, *, is_
     asked, trusted = request.run, request.trust or is_signed
     check_names(folder, {"algorithm": held}, trusted=trusted, given={"algorithm": asked or ""})
     if asked and asked != held:
-        raise ConfigError(
-            f"{folder} holds a run of {held}, not of {asked}: leave the algorithm out (raypid.Agent takes any), and the run goes on with its own."
-        )
+        how = "leave the algorithm out (raypid.Agent takes any), and the run goes on with its own"
+        raise ConfigError(f"{folder} holds a run of {held}, not of {asked}: {how}.")
 
 
 def _resumed(request: RunRequest) -> tuple[RunRequest, checkpoint.Checkpoint]:
@@ -548,15 +547,12 @@ def make_network(run: str, c: Config, found: Sample, like: NetworkSpec | None = 
         observation, action, c.model, frame_stack=c.frame_stack, normalize=normalize, first=first, like=like
     )
     if network.head == "model" and not algorithm.own_model:
-        raise ConfigError(
-            f"model.network {network.network!r} is a whole model, which learns by itself: run CustomModel, not {run}."
-        )
+        what = f"model.network {network.network!r} is a whole model, which learns by itself"
+        raise ConfigError(f"{what}: run CustomModel, not {run}.")
     if algorithm.own_model and network.head != "model":
-        models = [name for name in NETWORKS.names() if is_model(name)]
-        raise ConfigError(
-            f"{run} trains a whole model: model.network takes {', '.join(models)}, or 'module:Class', not {c.model.network!r}. "
-            "`raypid list models` shows them; raypid.register_model adds one."
-        )
+        models = ", ".join(name for name in NETWORKS.names() if is_model(name))
+        what = f"{run} trains a whole model: model.network takes {models}, or 'module:Class', not {c.model.network!r}"
+        raise ConfigError(f"{what}. `raypid list models` shows them; raypid.register_model adds one.")
     if why := algorithm.wants_torch(c, network):
         need({"torch": why})
     network = algorithm.network_spec(c, network)

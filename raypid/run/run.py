@@ -229,9 +229,7 @@ class Run(Listener):
         self._broke_off, agent = True, self.agent
         self.reason = agent.control.stop_reason or f"time_total_s reached {agent.time_total_s:.6g}"
         dropped = f"Iteration {agent.iteration + 1} did not end in time and was dropped: {agent.run} learns from whole episodes."
-        self.progress.message(
-            why or f"{dropped} If those of {entry_name(agent.config.env)} do not end, set time_limit."
-        )
+        self.progress.message(why or f"{dropped} If those of {entry_name(agent.config.env)} never end, set time_limit.")
 
     def _close(self, play: bool = True) -> Path | None:
         """Save, and play the final episodes; returns the checkpoint."""

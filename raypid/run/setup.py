@@ -24,24 +24,20 @@ from raypid.runtime.resources import limit_threads, num_cores
 from raypid.settings.config import Config, ConfigError, canonical
 
 _RAY = "your program starts or joins Ray, and .options(num_cpus=N) of an actor reserves CPUs"
+_EVALUATE = "make an Evaluator(setup), and call evaluate(weights, num_episodes) when you want"
+_CATCH = "catch raypid.errors.Diverged, and go on from a state_dict that your loop has kept"
 _BY_HAND = {
     "num_workers": "make a Rollout(setup, worker_index) for each worker",
     "num_learners": "one Learner(setup) learns, here or as an actor",
     "num_replay_shards": "make each Replay(setup, shard, num_shards={value}) yourself",
     "parameter_server": "make a ParameterServer(setup), and call push and pull",
-    **dict.fromkeys(
-        ("evaluation_interval", "evaluation_parallel", "evaluation_num_episodes"),
-        "make an Evaluator(setup), and call evaluate(weights, num_episodes) when you want",
-    ),
+    **dict.fromkeys(("evaluation_interval", "evaluation_parallel", "evaluation_num_episodes"), _EVALUATE),
     **dict.fromkeys(("address", "backend", "num_cpus", "num_cpus_per_worker", "wait_for_room_s", "fit"), _RAY),
     "gpu": "device, such as cuda:0, says where the Learner computes, and .options(num_gpus=1) of an actor reserves a GPU",
     "callbacks": "read the reports of Rollout.collect",
     "worker_timeout_s": "ray.get(future, timeout=SECONDS) says how long your loop waits",
     "exact_resume": "Learner.state_dict and Replay.save keep what your loop goes on from",
-    **dict.fromkeys(
-        ("on_divergence", "max_rollbacks"),
-        "catch raypid.errors.Diverged, and go on from a state_dict that your loop has kept",
-    ),
+    **dict.fromkeys(("on_divergence", "max_rollbacks"), _CATCH),
     "save_replay": "call Replay.save when you want",
     "steps_per_iteration": "your loop has no iterations but those that it makes",
     "max_staleness": "compare the version of what a Rollout collected with that of Learner.weights, and drop what is too old",
@@ -101,9 +97,7 @@ def setup(
     resolved = resolve(replace(request, stop={}))
     limit_threads(1)  # as for an agent, whose numbers these are
     if isinstance(resolved.config, OffPolicyConfig) and resolved.config.replays_sequences:
-        raise ConfigError(
-            f"{name} replays sequences, which raypid.roles.Replay does not draw; take DQN with frame_stack."
-        )
+        raise ConfigError(f"{name} replays sequences, which roles.Replay does not draw; take DQN with frame_stack.")
     return setup_of(resolved)
 
 

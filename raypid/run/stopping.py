@@ -74,10 +74,8 @@ def as_it_is(
     saved, best = checkpoint.latest(folder / "checkpoints"), BestPolicy(folder)
     if saved is not None:
         best.load()
-    return (
-        Outcome(reached, totals, folder, saved, False, best.final, best.score),
-        f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}",
-    )
+    said = f"The run is at its stop already ({reached}): nothing was trained, no setting was changed. With a higher one: {how}"
+    return Outcome(reached, totals, folder, saved, False, best.final, best.score), said
 
 
 def quoted(command: str, folder: Path) -> str:

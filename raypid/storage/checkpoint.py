@@ -256,8 +256,7 @@ def _named(path: Path) -> Path:
     chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
         raise CheckpointError(
-            f"{path} holds no checkpoint (a run writes its first after about 10 seconds, or as checkpoint_interval says); found there: "
-            f"{_contents(path)}."
+            f"{path} holds no checkpoint (a run's first comes after 10 s); found there: {_contents(path)}."
         )
     return chosen
 
@@ -510,11 +509,9 @@ def _read_index(folder: Path, index: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{damaged} is truncated or altered, {_reason(error)}.") from error
     if version > FORMAT_VERSION:
-        writer = entries.get("raypid_version", "unknown")
-        raise CheckpointError(
-            f"The {kind} {folder} has format {version}, written by raypid {writer}; "
-            f"this is raypid {_raypid_version()}, which reads up to format {FORMAT_VERSION}. Update raypid."
-        )
+        what = f"The {kind} {folder} has format {version}, written by raypid {entries.get('raypid_version', 'unknown')}"
+        here = f"this is raypid {_raypid_version()}, which reads up to format {FORMAT_VERSION}"
+        raise CheckpointError(f"{what}; {here}. Update raypid.")
     text = text.replace(checksum.encode(), _ZEROS.encode(), 1)
     if hashlib.sha256(text).hexdigest() != checksum:
         raise CheckpointError(f"{damaged} was altered (its checksum does not match).")

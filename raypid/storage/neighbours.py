@@ -75,9 +75,7 @@ def refuse_file(path: str | os.PathLike[str], kind: type[UserError] = UserError)
         folder, told = Path(path).parent, "Models of other libraries cannot be loaded."
         if any((folder / name).is_file() for name in ("policy.json", "manifest.json", "params.json")):
             told = f"Give the folder that it lies in: {shown(str(folder))}."
-        raise kind(
-            f"{shown(str(path))} is a file; runs, checkpoints and policies are folders, as save and fit write them. {told}"
-        )
+        raise kind(f"{shown(str(path))} is a file; runs, checkpoints and policies are folders. {told}")
 
 
 def check_folder(call: str, folder: object) -> str:
@@ -102,6 +100,5 @@ def refuse_file_name(folder: str | os.PathLike[str], what: str) -> None:
     """
     path = Path(folder)
     if path.suffix.lower() in _FILE_ENDINGS and not path.is_dir():
-        raise UserError(
-            f"{what}: {shown(str(path))} is the name of a file, and a folder will be written. Give {shown(str(path.with_suffix('')))}."
-        )
+        given, meant = shown(str(path)), shown(str(path.with_suffix("")))
+        raise UserError(f"{what}: {given} is the name of a file, and a folder will be written. Give {meant}.")

@@ -304,9 +304,8 @@ def read_rows(
             elif damaged is not None:
                 damaged.append(line_number)
             else:
-                raise UserError(
-                    f"{path}, line {line_number}, is not a JSON object of numbers: remove the line to read the others"
-                )
+                what = f"{path}, line {line_number}, is not a JSON object of numbers"
+                raise UserError(f"{what}: remove the line to read the others")
 
 
 def _is_value(value: object) -> bool:
