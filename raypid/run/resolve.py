@@ -241,11 +241,7 @@ def begun_run(folder: Path, request: RunRequest) -> RunRequest | None:
     file = read_run(folder / PARAMS)
     is_signed = has_signature(PARAMS, params)
     _check_algorithm(folder, file.run, request, is_signed=is_signed)
-    names = overlay(file.recorded, request.settings)
-    where = {key: value for key, value in names.items() if canonical(key) in ("backend", "num_workers")}
-    if not Config().replace(where).on_ray:
-        names = names.without("address")  # nothing will be joined
-    check_names(folder, names, trusted=request.trust or is_signed, given=request.settings)
+    _check_code(folder, file.recorded, request.settings, trusted=request.trust or is_signed)
     steps = int(RunFolder(folder, tolerant=True).last("timesteps_total", 0))
     lost = f" Steps lost: {steps:,}." if steps else ""
     note = f"{folder} was ended before its first checkpoint: it begins anew.{lost}"
@@ -272,6 +268,18 @@ def _check_algorithm(folder: Path, held: str | None, request: RunRequest, *, is_
         raise ConfigError(f"{folder} holds a run of {held}, not of {asked}: {how}.")
 
 
+def _check_code(folder: Path, saved: Given, given: Given, *, trusted: bool) -> None:
+    """Check that what the settings of a saved run name may be imported, and that its cluster may be joined if it uses Ray.
+
+    Raises:
+        UntrustedError: they name something that may not.
+    """
+    names = overlay(saved, given)
+    where = {key: value for key, value in names.items() if canonical(key) in ("backend", "num_workers")}
+    joins = Config().replace(where).on_ray
+    check_names(folder, names if joins else names.without("address"), trusted=trusted, given=given)
+
+
 def _resumed(request: RunRequest) -> tuple[RunRequest, checkpoint.Checkpoint]:
     """Lay what was asked for over what the checkpoint has. Nothing is imported that may not be."""
     folder = Path(str(request.resume))
@@ -280,11 +288,7 @@ def _resumed(request: RunRequest) -> tuple[RunRequest, checkpoint.Checkpoint]:
     manifest = saved.manifest
     name = saved_algorithm(folder, saved, request)
     below = Given({**manifest["config"], "init_from": None}, "resume", str(folder))
-    config: Config = ALGORITHMS.get(name).Config().replace(overlay(below, given))
-    names = config.to_dict()
-    if not config.on_ray:
-        del names["address"]  # nothing will be joined
-    check_names(folder, names, trusted=request.trust or manifest["signed"], given=given)
+    _check_code(folder, below, given, trusted=request.trust or manifest["signed"])
     how = f"build one in Python, call restore({str(folder)!r}) and then train"
     refuse_program(folder, manifest.get("program", ""), how)
     if any(given.get(name) is not None for name in _BEGINS_FROM):
@@ -353,9 +357,7 @@ def _with_whole_paths(config: Config) -> Config:
     return config.replace({name: located(entry) for name, entry in entries.items() if names_file(entry)})
 
 
-def _by_themselves(
-    algorithm: AlgorithmClass, config: Config, given: Mapping[str, str]
-) -> dict[str, tuple[object, str]]:
+def _by_themselves(algorithm: AlgorithmClass, config: Config, given: Mapping[str, str]) -> Choices:
     """Choose what follows from other settings: the id within env_config, GPUs and learners, a seed."""
     chosen: dict[str, tuple[object, str]] = {}
     env, env_config = by_id(config.env, config.env_config)

@@ -624,7 +624,7 @@ class Training:
         self._policy_is_current = False
 
     def write_policy(
-        self, folder: Path, weights: Weights | None = None, info: Mapping[str, object] | None = None
+        self, folder: Path, weights: Weights | None = None, info: checkpoint.Entries | None = None
     ) -> None:
         """Write the current policy, or the one of `weights`, as a folder for `load_policy`. `info` is stored with it."""
         weights = weights if weights is not None else self.get_weights()
