@@ -110,11 +110,10 @@ class Run(Listener):
 
         One that goes on and has reached its end already is left as it is: a command that a machine repeats changes nothing.
         """
-        if reached := self.reached():
-            agent, python = self.agent, self.options.python
-            outcome, said = as_it_is(self.folder, agent.config, self.stop, agent.totals(), reached, python=python)
-            self.progress.note(said)
-            return outcome
+        agent, python = self.agent, self.options.python
+        if (done := as_it_is(self.folder, agent.config, self.stop, agent.totals(), python=python)) is not None:
+            self.progress.note(done[1])
+            return done[0]
         with lock_folder(self.folder):
             if self.options.overwrite:
                 clear_folder(self.folder)
@@ -159,7 +158,7 @@ class Run(Listener):
             self.best.load()
             self._note_stop()
         self._logger = self._open_files(resumed or None)
-        self.reason = self.reached()
+        self.reason = met(self.stop, agent.totals()) if resumed else ""
         self.remarks.begin(resumed > 0)
         with self._failing():
             agent.events.start(self._params() | {"folder": str(self.folder)})
@@ -215,10 +214,6 @@ class Run(Listener):
         return True
 
     # -- its end ---------------------------------------------------------------------------------------------------------
-
-    def reached(self) -> str:
-        """The stop criterion that the agent has met before the run begins; "" if there is none."""
-        return met(self.stop, self.agent.totals()) if self.agent.iteration else ""
 
     def _reason(self, result: Mapping[str, float]) -> str:
         """Why the run ends; "" if it goes on."""

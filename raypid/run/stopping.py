@@ -52,23 +52,22 @@ def met(stop: Mapping[str, float], result: Mapping[str, float]) -> str:
 
 
 def already_finished(run: SettledRun) -> tuple[Outcome, str] | None:
-    """If a saved run that would go on by Ray has met its stop criteria: its outcome and a message; else None.
+    """If a saved run has met its stop criteria: its outcome and a message; else None.
 
     Nothing is built for it: starting Ray takes seconds, and a cluster may be gone.
     """
     counters = None if run.saved is None else run.saved.manifest.get("counters")
-    if counters is None or not counters["iteration"]:
+    if counters is None:
         return None
-    totals = totals_of(counters)
-    if not (reached := met(run.stop, totals)):
-        return None
-    return as_it_is(run.folder, run.config, run.stop, totals, reached, python=run.request.python)
+    return as_it_is(run.folder, run.config, run.stop, totals_of(counters), python=run.request.python)
 
 
 def as_it_is(
-    folder: Path, config: Config, stop: Mapping[str, float], totals: dict[str, float], reached: str, *, python: bool
-) -> tuple[Outcome, str]:
-    """How a run ended that is at its stop, and what to say of it."""
+    folder: Path, config: Config, stop: Mapping[str, float], totals: dict[str, float], *, python: bool
+) -> tuple[Outcome, str] | None:
+    """How a run ended that is at its stop before it goes on, and what to say of it; None if it is not, or has not begun."""
+    if not totals["training_iteration"] or not (reached := met(stop, totals)):
+        return None
     words = going_on(config, further(stop, totals), int(totals[STEPS]), python=python)
     how = ", ".join(words) if python else " ".join([quoted("raypid train --resume", folder), *words])
     saved, best = checkpoint.latest(folder / "checkpoints"), BestPolicy(folder)

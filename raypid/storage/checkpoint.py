@@ -255,9 +255,7 @@ def _named(path: Path) -> Path:
     refuse_file(path, CheckpointError)
     chosen = latest(path / "checkpoints" if (path / "checkpoints").is_dir() else path)
     if chosen is None:
-        raise CheckpointError(
-            f"{path} holds no checkpoint (a run's first comes after 10 s); found there: {_contents(path)}."
-        )
+        raise CheckpointError(f"{path} holds no checkpoint (a run has one after 10 s); found there: {_contents(path)}.")
     return chosen
 
 
