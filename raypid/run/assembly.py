@@ -108,9 +108,8 @@ def _copied(callbacks: Callbacks | None) -> Callbacks | None:
     try:
         return copy.deepcopy(callbacks)
     except TypeError as error:
-        raise ConfigError(
-            f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}. Open files and connections in on_start."
-        ) from error
+        what = f"callbacks are copied to each worker, and {type(callbacks).__name__} cannot be: {error}"
+        raise ConfigError(f"{what}. Open files and connections in on_start.") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,8 +434,7 @@ class Training:
         result |= {"lost/env_crashes": self.context.num_crashes, "lost/evaluators": self.evaluations.lost}
         if self.config.on_divergence == "rollback":
             result["lost/rollbacks"] = self.rollbacks
-        if self.config.parameter_server:
-            result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
+        result |= {f"parameter_server/{k}": v for k, v in self.context.weights.metrics().items()}
         result |= {
             "timing/env": env,
             "timing/inference": inference,
