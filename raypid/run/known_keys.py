@@ -107,7 +107,7 @@ def check_stop(stop: object, known: KnownKeys) -> dict[str, float]:
         if key not in known.keys and not key.startswith(known.open):
             if key.startswith("evaluation/") and not any(k.startswith("evaluation/") for k in known.keys):
                 raise ConfigError(f"Stop criterion {key!r} can never be met: evaluation_interval is 0.")
-            raise ConfigError(f"Unknown stop criterion {key!r}. {_meant(key, known)} Metrics of callbacks: custom/x.")
+            raise ConfigError(f"Unknown stop criterion {key!r}. {_meant(key, known)} A callback's metric is custom/x.")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
             raise ConfigError(f"The stop criterion {key!r} takes a number, not {shown(value)}.")
         if value <= 0 and key in COUNTS:

@@ -87,34 +87,24 @@ def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) 
     phases.tell = progress.working
     with phases.heard():
         request = standing(request)
-        if _is_distributed(run) and request.resume is None:  # it resolves its settings itself
+        kind: type = run if isinstance(run, type) else Agent
+        counts: Mapping[str, Any] = request.options
+        if issubclass(kind, DistributedAgent) and request.resume is None:  # it resolves its settings itself
             if request.tuned:
-                raise ConfigError(f"tuned is for agents of {run.algorithm} itself, not for a DistributedAgent.")
-            with run(**request.settings) as program:
-                outcome: Outcome = program.fit(
-                    request.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **request.options
-                )
-                return outcome
+                raise ConfigError(f"tuned is for agents of {kind.algorithm} itself, not for a DistributedAgent.")
+            settings: Mapping[str, Any] = request.settings
+            with kind(**settings) as program:
+                return program.fit(request.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
         settled = settle(request)
         if (done := already_finished(settled)) is not None:
             progress.note(done[1])
             return done[0]
-        options = RunOptions(
-            stop=settled.stop,
-            overwrite=request.overwrite,
-            python=request.python,
-            closes_agent=True,
-            **settled.request.options,  # type: ignore[arg-type]
-        )
-        cls = run if isinstance(run, type) and issubclass(run, Agent) else Agent
+        counts, overwrite, python = settled.request.options, request.overwrite, request.python
+        options = RunOptions(stop=settled.stop, overwrite=overwrite, python=python, closes_agent=True, **counts)
+        cls = kind if issubclass(kind, Agent) else Agent
         agent = cls.of(settled)
-        agent.notes += hints(agent, settled, "tuned=True" if request.python else "--tuned")
+        agent.notes += hints(agent, settled, "tuned=True" if python else "--tuned")
         with agent:
             if cls.fit is not Agent.fit:
-                counts: Mapping[str, Any] = settled.request.options
-                return agent.fit(settled.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
+                return agent.fit(settled.stop, out=request.out, overwrite=overwrite, quiet=quiet, **counts)
             return Run(agent, options, progress_here(settled.stop, quiet, progress))()
-
-
-def _is_distributed(run: object) -> bool:
-    return isinstance(run, type) and issubclass(run, DistributedAgent)
