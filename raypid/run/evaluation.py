@@ -171,8 +171,7 @@ class Evaluations:
             self.context.workers.wait_for_one()
             played = self.inline.play(weights, self.context.timesteps, order, never)
             if played is not None:
-                self.context.count_crashes(played.evaluation.crashes, "an evaluation")
-                return played.evaluation
+                return self._counted(played.evaluation)
 
     def close(self) -> None:
         """Drop the running evaluation and end the evaluator's process and environments. The next evaluation builds them again."""

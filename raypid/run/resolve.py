@@ -97,16 +97,12 @@ class SettledRun:
         manifest, counters = self.saved.manifest, self.saved.manifest["counters"]
         place = {"step": int(counters["timesteps_total"]), "iteration": int(counters["iteration"]), "by": RESUME}
         differing = [*differences({**manifest["config"], "init_from": None}, self.record())]
-        end = read_params(self.folder).get("stop")
-        if isinstance(end, Mapping) and self.request.is_whole and dict(end) != dict(self.stop):
+        folder = self.request.out
+        end = read_params(folder).get("stop") if folder is not None and self.request.is_whole else None
+        if isinstance(end, Mapping) and dict(end) != dict(self.stop):
             differing.append(("stop", end, dict(self.stop)))
         new = [{**place, "key": key, "from": old, "to": value} for key, old, value in differing]
         return [*manifest.get("changes", []), *new]
-
-    @property
-    def folder(self) -> Path:
-        """The folder that is resumed, or that was asked for."""
-        return Path(str(self.request.resume or self.request.out or ""))
 
     def record(self) -> dict[str, object]:
         """The settings as params.json and checkpoints have them. A kernel that raypid has chosen stays open: another machine chooses its own."""

@@ -337,8 +337,8 @@ class Run(Listener):
                 is_saved = True
         except Exception as error:
             why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-            known = why in str(ending) or (isinstance(error, Unwritten) and isinstance(ending, Unwritten))
-            why = "" if known else why
+            if why in str(ending) or (isinstance(error, Unwritten) and isinstance(ending, Unwritten)):
+                why = ""  # it is said already
         newest = self.newest
         if not is_saved or newest is None:
             return self.remarks.unsaved(newest, self.result, why)

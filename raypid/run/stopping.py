@@ -56,10 +56,10 @@ def already_finished(run: SettledRun) -> tuple[Outcome, str] | None:
 
     Nothing is built for it: starting Ray takes seconds, and a cluster may be gone.
     """
-    counters = None if run.saved is None else run.saved.manifest.get("counters")
-    if counters is None:
+    counters, folder = None if run.saved is None else run.saved.manifest.get("counters"), run.request.out
+    if counters is None or folder is None:
         return None
-    return as_it_is(run.folder, run.config, run.stop, totals_of(counters), python=run.request.python)
+    return as_it_is(folder, run.config, run.stop, totals_of(counters), python=run.request.python)
 
 
 def as_it_is(
