@@ -89,7 +89,6 @@ def evaluate_policy(
     spec = RolloutSpec(env=env, network=network, fragment_length=1, seed=seed)
     evaluator = Evaluator(WorkerSetup(spec=spec, evaluation=spec, checks=False))
     summary = evaluator.play(weights, Order(num_episodes, seed, explore=explore)).summary()
-    info["env"]["env"] = env.env
     info.setdefault("algorithm", "unknown")
     info["actions"] = "sampled" if explore else "greedy" if evaluator.policy.greedy else "the model's own"
     return summary, info
@@ -152,15 +151,13 @@ def record_video(
     """Record one episode as a .mp4 or .gif, as fast as it is in the environment's own time; `env`, `seed`, `explore` and `trust` as for
     `evaluate_policy`.
 
-    Environments that cannot draw are shown by their image observation.
+    Environments that cannot draw are shown by their image observation. `check_video` has been asked before.
 
     Raises:
-        UserError: imageio is not installed, the ending is not that of a video, or there is nothing to show.
+        UserError: there is nothing to show.
         Unwritten: the disk is full. An earlier file is as it was.
     """
-    check_video(out)
     hide_pygame()
-
     _check_spaces(read_policy_weights(find_policy(folder))[0], env, folder)
     frames, fps = _rendered(env, load_policy(folder, seed, trust=trust), seed, explore)
     height, width = (s - s % 2 for s in frames[0].shape[:2])  # video codecs need even sizes
