@@ -88,23 +88,24 @@ def train_request(request: RunRequest, run: Any = None, *, quiet: bool = False) 
     with phases.heard():
         request = standing(request)
         kind: type = run if isinstance(run, type) else Agent
-        counts: Mapping[str, Any] = request.options
         if issubclass(kind, DistributedAgent) and request.resume is None:  # it resolves its settings itself
             if request.tuned:
                 raise ConfigError(f"tuned is for agents of {kind.algorithm} itself, not for a DistributedAgent.")
             settings: Mapping[str, Any] = request.settings
+            counts: Mapping[str, Any] = request.options
             with kind(**settings) as program:
                 return program.fit(request.stop, out=request.out, overwrite=request.overwrite, quiet=quiet, **counts)
         settled = settle(request)
         if (done := already_finished(settled)) is not None:
             progress.note(done[1])
             return done[0]
-        counts, overwrite, python = settled.request.options, request.overwrite, request.python
-        options = RunOptions(stop=settled.stop, overwrite=overwrite, python=python, closes_agent=True, **counts)
+        kept: Mapping[str, Any] = settled.request.options
+        overwrite, python = request.overwrite, request.python
+        options = RunOptions(stop=settled.stop, overwrite=overwrite, python=python, closes_agent=True, **kept)
         cls = kind if issubclass(kind, Agent) else Agent
         agent = cls.of(settled)
         agent.notes += hints(agent, settled, "tuned=True" if python else "--tuned")
         with agent:
             if cls.fit is not Agent.fit:
-                return agent.fit(settled.stop, out=request.out, overwrite=overwrite, quiet=quiet, **counts)
+                return agent.fit(settled.stop, out=request.out, overwrite=overwrite, quiet=quiet, **kept)
             return Run(agent, options, progress_here(settled.stop, quiet, progress))()

@@ -222,7 +222,7 @@ def path_hint(module: str) -> str:
     """Say, for a module that was not found, which file here is nearly called so, or that the current folder was not looked at."""
     if _left_out is None:
         return near(f"{module.replace('.', '/')}.py", files=True)
-    return f" The current folder is not looked at: {_left_out} is a run's folder, from which no code is imported."
+    return f" The current folder is not looked at: {_left_out} is a run's folder: code is never imported from there."
 
 
 @contextlib.contextmanager
