@@ -132,7 +132,7 @@ class MultiCategorical(Categorical):
     """Several categoricals side by side."""
 
     def _parts(self, x: ArrayT) -> list[ArrayT]:
-        return [x[..., columns] for columns in _slices(self.leaf.nvec)]
+        return [x[..., columns] for columns in slices(self.leaf.nvec)]
 
     def mode(self, params: Array) -> Array:
         return np.stack([p.argmax(-1) for p in self._parts(params)], -1)
@@ -261,9 +261,9 @@ class JointDistribution:
         self.leaves = leaves
         self.parts = [_KINDS[leaf.kind](leaf) for leaf in leaves]
         self._only = self.parts[0] if len(leaves) == 1 and not leaves[0].path else None
-        self._params = _slices([leaf.num_params for leaf in leaves])
-        self._log_std = _slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
-        self._masks = _slices([leaf.mask_size for leaf in leaves])
+        self._params = slices([leaf.num_params for leaf in leaves])
+        self._log_std = slices([leaf.size if leaf.kind == "gaussian" else 0 for leaf in leaves])
+        self._masks = slices([leaf.mask_size for leaf in leaves])
 
     def masked(self, params: ArrayT, mask: ArrayT | None) -> ArrayT:
         """Logits of forbidden choices at -1e8, so that their probability and gradient are 0."""
@@ -320,7 +320,7 @@ def _whole(parts: dict[str, Array]) -> Tree:
     return parts.get("", parts)
 
 
-def _slices(sizes: Sequence[int]) -> list[slice]:
+def slices(sizes: Sequence[int]) -> list[slice]:
     """The columns of parts of these sizes, side by side."""
     ends = np.cumsum(sizes).tolist()
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
