@@ -107,31 +107,26 @@ def reward_number(reward: Any, stream: int | None = None) -> float:
     """Return a reward, which is a finite number or an array of one, as a float.
 
     Raises:
-        ObservationError: it is something else.
+        ObservationError: it is something else, or beyond float32.
     """
     if type(reward) is float and -_LARGEST <= reward <= _LARGEST:
         return reward
+    value = math.nan
     with suppress(TypeError, ValueError, RuntimeError):
         array = np.asarray(reward)
         if array.size == 1:
             reward = array.item()
-    try:
-        if isinstance(reward, (str, bytes)):
-            raise TypeError
-        value = float(reward)
-    except OverflowError:
-        value = 2 * _LARGEST
-    except (TypeError, ValueError, RuntimeError):
-        advice = ""
-        if isinstance(reward, Collection) and not isinstance(reward, (str, bytes)):
-            advice = "Sum the components, and keep the parts in info, where a callback makes metrics of them."
-        raise ObservationError(f"the reward is {shown(reward)}; it must be one number.", stream, advice) from None
-    if not math.isfinite(value):
-        raise ObservationError(f"the reward is {value}; it must be finite.", stream)
-    if abs(value) > _LARGEST:
-        advice = "Divide it in the environment; reward_scale would come too late."
-        raise ObservationError(f"the reward is {shown(reward)}, beyond float32 (3.4e+38).", stream, advice)
-    return value
+    is_text = isinstance(reward, (str, bytes))
+    with suppress(TypeError, ValueError, RuntimeError, OverflowError):
+        value = math.nan if is_text else float(reward)
+    if abs(value) <= _LARGEST:
+        return value
+    has_parts = isinstance(reward, Collection) and not is_text
+    raise ObservationError(
+        f"the reward is {shown(reward)}; it must be one finite number, in float32 (up to 3.4e+38) before reward_scale.",
+        stream,
+        "Sum the components, and keep the parts in info, where a callback makes metrics of them." if has_parts else "",
+    )
 
 
 def checked_step(

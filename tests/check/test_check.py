@@ -57,7 +57,7 @@ def test_each_fault_is_named_once() -> None:
         r"part 'choice' is outside its space Discrete\(3\): 3",
         r"part 'beyond' is 77 at index \[0\], outside its bounds \[-10, 10\]",
         "part 'missing' is missing",
-        "reward: at step 1 of episode 1: the reward is nan; it must be finite",
+        "reward: at step 1 of episode 1: the reward is nan; it must be one finite number",
         r"terminated: at step 1 of episode 1: step\(\) returned 'no' as terminated; it must be true or false",
         "returned the info None; it must be a dict",
     ):
@@ -73,16 +73,16 @@ def test_each_fault_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("no reward", "the reward is None; it must be one number"),
-        ("text reward", "the reward is '1'; it must be one number"),
+        ("no reward", "the reward is None; it must be one finite number"),
+        ("text reward", "the reward is '1'; it must be one finite number"),
         (
             "parts of a reward",
-            "the reward is {'fuel': 1.0, 'speed': 2.0}; it must be one number. -> Sum the components, and keep the parts in info",
+            "the reward is {'fuel': 1.0, 'speed': 2.0}; it must be one finite number.* -> Sum the components, and keep the parts in info",
         ),
-        ("vast reward", r"the reward is 10000.*00000, beyond float32 .* Divide it in the environment"),
-        ("large reward", r"the reward is 1e\+39, beyond float32"),
+        ("vast reward", r"the reward is 10000.*00000; it must be one finite number, in float32"),
+        ("large reward", r"the reward is 1e\+39; it must be one finite number, in float32"),
         pytest.param(
-            "two rewards", r"the reward is array\(\[1., 1.\]\); it must be one number", marks=pytest.mark.ci_slow
+            "two rewards", r"the reward is array\(\[1., 1.\]\); it must be one finite number", marks=pytest.mark.ci_slow
         ),
         ("four", r"it returned a tuple of 4. -> Split done into terminated .*, as Gym did in 0.26"),
         ("raise", r"step\(\) at step 10 of episode 1 raises IndexError: no such cell \(.*broken.py:\d+ in step\)"),
