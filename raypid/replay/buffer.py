@@ -148,33 +148,25 @@ class Buffer:
             self.columns[name] = np.full(shape, NO_ROW) if name in LINKS else np.zeros(shape, like.dtype)
         return self.columns[name]
 
-    def _spans(self, start: int, num: int) -> list[tuple[slice, slice]]:
-        """(slots, rows of the source) for ids [start, start + num): two parts if the end of the ring lies between them."""
-        first = start % self.spec.capacity
-        until = min(num, self.spec.capacity - first)
-        spans = [(slice(first, first + until), slice(0, until))]
-        return spans if until == num else [*spans, (slice(0, num - until), slice(until, num))]
-
     def evict(self, num: int) -> None:
         """Free the slots of the next `num` ids."""
         if self.count + num <= self.spec.capacity:
             return
-        for span, _ in self._spans(self.count, num):
-            self._mark(span.start + np.flatnonzero(self.columns["ready"][span]), ready=False)
+        slots = self.slots(self.count + np.arange(num))
+        self._mark(slots[self.columns["ready"][slots]], ready=False)
 
     def _write(self, start: int, t: Trajectory, finals: tuple[Array, Array, Tree]) -> None:
         """Copy the columns. True last observations that were stored apart become invalid rows of their own."""
         size, extra = t.reward.size, len(finals[0])
         last = dict(tree_leaves(finals[2])) if extra else {}
-        spans = self._spans(start, size)
+        slots = self.slots(start + np.arange(size + extra))
 
         def put(name: str, values: Array, tail: Array | bool | float = False) -> None:
             flat = values.reshape(size, *values.shape[2:])
             column = self.column(name, flat)
-            for span, source in spans:
-                column[span] = flat[source]
+            column[slots[:size]] = flat
             if extra:
-                column[self.slots(start + size + np.arange(extra))] = tail
+                column[slots[size:]] = tail
 
         for path, leaf in tree_leaves(t.obs):
             put(_OBS + path, leaf[:-1], last.get(path, False))
@@ -193,9 +185,8 @@ class Buffer:
         flat = ids.ravel()
         self.column("ready", np.zeros(1, bool))
         follow, last, before = (self.column(name, flat) for name in LINKS)
-        for span, source in self._spans(flat[0], len(flat)):
-            here = flat[source]
-            follow[span], before[span], last[span] = here + streams, here - streams, NO_ROW
+        slots = self.slots(flat)
+        follow[slots], before[slots], last[slots] = flat + streams, flat - streams, NO_ROW
         starts = self.slots(ids[0])
         before[starts] = NO_ROW
         follow[self.slots(ids[-1])] = NO_ROW
