@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from raypid.errors import UserError
+from raypid.errors import UserError, shown
 from raypid.ops.sum_tree import importance
-from raypid.replay.buffer import Buffer, ReplaySpec
+from raypid.replay.buffer import LINKS, NO_ROW, Buffer, ReplaySpec
 from raypid.replay.disk import (
     CHANGING,
-    Loading,
     ReplayDamaged,
     SavedRows,
     Span,
+    check_columns,
+    check_task,
+    joined,
     read_index,
     read_rows,
     rows_at_a_time,
@@ -48,8 +50,6 @@ class Replay(Buffer, ABC):
 
     def __init__(self, spec: ReplaySpec, shard: int = 0) -> None:
         super().__init__(spec)
-        self._loading: Loading
-        """The save that is being loaded."""
         self.rng = np.random.default_rng(np.random.SeedSequence(spec.seed, spawn_key=(4, shard)))
         self.max_priority = 1.0
         self.num_skipped = 0
@@ -177,34 +177,79 @@ class Replay(Buffer, ABC):
         return self.num_ready
 
     def begin_load(self, index: dict[str, Any], after: bool) -> int:
-        """Make room for a save: in place of the contents, or with `after` behind them. Returns the first row that there is room for;
-        `take_rows` is to get all from there on, and `end_load` to be called then.
+        """Make room for a save: in place of the contents, or with `after` behind them, under new ids. Of more rows than there is room
+        for, the buffer takes the newest. The steps are apart, since the buffer may be in another process.
+
+        Returns:
+            The first row that there is room for. `take_rows` is to get all from there on, and `end_load` to be called then.
 
         Raises:
+            OtherTask: it holds rows of another environment.
             ValueError, KeyError, TypeError: here and in these two methods, what is wrong with the save.
         """
-        self._loading = Loading(self, index, after)
-        return self._loading.first
+        check_task(self.spec.columns, index)  # before anything is forgotten
+        oldest, num = index["oldest"], index["count"] - index["oldest"]
+        self._index, self._after = index, after
+        self._more: list[dict[str, Array]] = []
+        """The `row_state` of the rows so far."""
+        self._shift = self.count - oldest if after else 0
+        if after:
+            self.evict(min(num, self.spec.capacity))
+            self.count += num
+        else:
+            self.reset(oldest, oldest + num)
+        self._first: int = max(oldest, self.oldest - self._shift)
+        return self._first
 
     def take_rows(self, start: int, fixed: Mapping[str, Array], changing: Mapping[str, Array]) -> None:
         """Take rows of the save that is being loaded, which follow on those before."""
-        self._loading.take(start, fixed, changing)
+        check_columns(self, fixed, start)
+        links = {name: values for name, values in changing.items() if name in CHANGING}
+        for name in LINKS if self._after else ():
+            links[name] = np.where(links[name] >= self._first, links[name] + self._shift, NO_ROW)
+        slots = self.slots(np.arange(start, start + len(links["valid"])) + self._shift)
+        for name, values in {**fixed, **links}.items():
+            self.column(name, values)[slots] = values
+        self._more.append({name: values for name, values in changing.items() if name not in CHANGING})
 
     def end_load(self, draws: bool) -> int:
         """Take over what a save has besides rows, with `draws` the random numbers too; returns the rows that can be drawn."""
-        saved, after = self._loading.end(), self._loading.after
-        del self._loading
-        skipped, largest = int(saved.index["num_skipped"]), float(saved.index["max_priority"])
+        index, after, more = self._index, self._after, self._more
+        del self._index, self._more
+        ids = np.arange(self._first, index["count"]) + self._shift
+        if len(ids):
+            slots = self.slots(ids)
+            self.columns["ready"][slots] = False
+            self.admit_complete(ids, np.maximum(self.columns["follow"][slots] - ids[0], 0))
+        for worker, lines in index["tails"].items():
+            tail = np.array(lines, np.int64)
+            if tail.size and (tail.ndim != 2 or tail.min() < NO_ROW or tail.max() >= index["count"]):
+                raise ValueError(f"it has newest rows of worker {shown(worker)} that are not there")
+            if after and tail.size:
+                tail = tail[(tail >= self._first).all(1)]  # with the shift, smaller ids are those of other rows
+            if tail.size and tail[-1, -1] + self._shift >= self.oldest:
+                self.tails[int(worker)] = self._longer(tail + self._shift)
+        skipped, largest = int(index["num_skipped"]), float(index["max_priority"])
         if not (0 <= skipped < 2**62 and 0 < largest < np.inf):
             raise ValueError(f"num_skipped is {skipped}, max_priority {largest}")
         self.num_skipped = skipped + (self.num_skipped if after else 0)
         self.max_priority = max(largest, self.max_priority) if after else largest
-        self.restore(saved)
+        self.restore(SavedRows(ids, joined(more), index))
         if not after:
-            self.lineage = str(saved.index.get("lineage", ""))[:64]
+            self.lineage = str(index.get("lineage", ""))[:64]
         if draws:
-            self.rng.bit_generator.state = saved.index["rng"]
+            self.rng.bit_generator.state = index["rng"]
         return self.num_ready
+
+    def _longer(self, tail: Array) -> Array:
+        """A worker's newest rows [n_step, B], from as many as another n_step has kept; fewer where its streams begin."""
+        lines = list(tail[tail[:, -1] >= self.oldest])
+        while len(lines) < self.spec.n_step:
+            before = self.columns["before"][self.slots(lines[0])]
+            if (before < self.oldest).any() or (lines[0] < self.oldest).any():
+                break
+            lines.insert(0, before)
+        return np.stack(lines)
 
     def clear(self) -> int:
         """Forget all rows; returns the number that can be drawn, which is 0."""

@@ -233,114 +233,42 @@ def _read_columns(file: Path, num_rows: int) -> dict[str, Array]:
     return columns
 
 
-def _check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int, folder: str) -> None:
-    """Check that rows have the columns of the buffer's environment, and of the rows before.
+def check_columns(buffer: Buffer, columns: Mapping[str, Array], start: int) -> None:
+    """Check that rows from `start` on have the columns of the buffer's environment, and of the rows before.
 
     Raises:
-        OtherTask: observations or actions have other shapes.
-        ValueError: names what else differs.
+        ValueError: names a column that differs.
     """
-    wanted = {**buffer.spec.columns, **dict.fromkeys(("reward", "terminated", "truncated", "first"), ())}
-    wanted |= {name: column.shape[1:] for name, column in buffer.columns.items() if name not in CHANGING}
-    here = {name: values.shape[1:] for name, values in columns.items()}
-    kinds = {name for name, values in columns.items() if values.dtype.kind not in "biuf"}
-    if buffer.spec.columns or buffer.columns:
-        wrong = [name for name in sorted(wanted.keys() | here.keys()) if wanted.get(name) != here.get(name)] or kinds
-        plain = [{name: x for name, x in shapes.items() if name not in kinds} for shapes in (wanted, here)]
-        _check_task(plain[0], plain[1], folder)
-        for name in wrong:
-            raise ValueError(f"row {start} has {name} {here.get(name, 'not')}, this run has {wanted.get(name, 'none')}")
+    known = {name: column.shape[1:] for name, column in buffer.columns.items() if name not in CHANGING}
+    known |= buffer.spec.columns
+    wanted = {**known, **dict.fromkeys(("reward", "terminated", "truncated", "first"), ())}
+    for name in sorted(wanted.keys() | columns.keys()) if known else ():
+        here = columns[name].shape[1:] if name in columns else None
+        if here != wanted.get(name) or columns[name].dtype.kind not in "biuf":
+            raise ValueError(f"row {start} has {name} of shape {here}, this run has {wanted.get(name)}")
 
 
-def _check_task(wanted: Mapping[str, Shape], here: Mapping[str, Shape], folder: str) -> None:
-    """Check the shapes of observations and actions, by column.
+def check_task(wanted: Mapping[str, Shape], index: Mapping[str, Any]) -> None:
+    """Check that a save has observations and actions of the shapes `wanted`, by column; {}: of any.
 
     Raises:
         OtherTask: they differ.
     """
-    names = [name for name in sorted(wanted.keys() | here.keys()) if name.startswith(("obs/", "action/"))]
-    if differences := [
-        f"{_words(name)}: {_shape(here, name)} there, {_shape(wanted, name)} in this run"
-        for name in names
-        if wanted.get(name) != here.get(name)
-    ]:
+    there, here = _shapes(index["shapes"]), _shapes(wanted)
+    differences = [
+        f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} in this run"
+        for name in sorted(there.keys() | here.keys())
+        if there.get(name) != here.get(name)
+    ]
+    if there and here and differences:
         raise OtherTask(
-            f"The replay buffer in {folder} is of another task. {'; '.join(differences)}. Load it into a run with the environment that it was "
-            "saved with."
+            f"The replay buffer in {index['folder']} is of another task. {'; '.join(differences)}. Load it into a run with the environment "
+            "that it was saved with."
         )
 
 
-def _words(column: str) -> str:
-    """The name of a column in messages: "observations", "observations 'image'"."""
-    what, _, key = column.partition("/")
-    return {"obs": "observations", "action": "actions"}[what] + (f" {key!r}" if key else "")
-
-
-def _shape(columns: Mapping[str, Shape], name: str) -> str:
-    return f"shape {list(columns[name])}" if name in columns else "none"
-
-
-class Loading:
-    """A save on its way into a buffer: it replaces the contents, or with `after` comes after them, under new ids. Of more rows than
-    there is room for, the buffer takes the newest. The steps are apart, since the buffer may be in another process.
-
-    Raises:
-        OtherTask: it holds rows of another environment.
-        ValueError, KeyError, TypeError: it is damaged.
-    """
-
-    def __init__(self, buffer: Buffer, index: dict[str, Any], after: bool) -> None:
-        if buffer.spec.columns and index["shapes"]:  # before anything is forgotten
-            _check_task(buffer.spec.columns, index["shapes"], index["folder"])
-        self.buffer, self.index, self.after = buffer, index, after
-        oldest, count = index["oldest"], index["count"]
-        self.shift = buffer.count - oldest if after else 0
-        if after:
-            buffer.evict(min(count - oldest, buffer.spec.capacity))
-            buffer.count += count - oldest
-        else:
-            buffer.reset(oldest, count)
-        self.first = max(oldest, buffer.oldest - self.shift)
-        """The first row of the save that there is room for."""
-        self._more: list[dict[str, Array]] = []
-        """The `row_state` of the rows so far."""
-
-    def take(self, start: int, fixed: Mapping[str, Array], changing: Mapping[str, Array]) -> None:
-        """Take the rows from `start` on. All from `first` on are to come, in order."""
-        _check_columns(self.buffer, fixed, start, self.index["folder"])
-        links = {name: values for name, values in changing.items() if name in CHANGING}
-        for name in LINKS if self.after else ():
-            links[name] = np.where(links[name] >= self.first, links[name] + self.shift, NO_ROW)
-        slots = self.buffer.slots(np.arange(start, start + len(links["valid"])) + self.shift)
-        for name, values in {**fixed, **links}.items():
-            self.buffer.column(name, values)[slots] = values
-        self._more.append({name: values for name, values in changing.items() if name not in CHANGING})
-
-    def end(self) -> SavedRows:
-        """Make the rows ready to be drawn."""
-        buffer, count = self.buffer, self.index["count"]
-        ids = np.arange(self.first, count) + self.shift
-        if len(ids):
-            slots = buffer.slots(ids)
-            buffer.columns["ready"][slots] = False
-            buffer.admit_complete(ids, np.maximum(buffer.columns["follow"][slots] - ids[0], 0))
-        for worker, lines in self.index["tails"].items():
-            tail = np.array(lines, np.int64)
-            if tail.size and (tail.ndim != 2 or tail.min() < NO_ROW or tail.max() >= count):
-                raise ValueError(f"{_INDEX} has newest rows of worker {shown(worker)} that are not there")
-            if self.after and tail.size:
-                tail = tail[(tail >= self.first).all(1)]  # with the shift, smaller ids are those of other rows
-            if tail.size and tail[-1, -1] + self.shift >= buffer.oldest:
-                buffer.tails[int(worker)] = _longer(buffer, tail + self.shift)
-        return SavedRows(ids, joined(self._more), self.index)
-
-
-def _longer(buffer: Buffer, tail: Array) -> Array:
-    """A worker's newest rows [n_step, B], from as many as another n_step has kept; fewer where its streams begin."""
-    lines = list(tail[tail[:, -1] >= buffer.oldest])
-    while len(lines) < buffer.spec.n_step:
-        before = buffer.columns["before"][buffer.slots(lines[0])]
-        if (before < buffer.oldest).any() or (lines[0] < buffer.oldest).any():
-            break
-        lines.insert(0, before)
-    return np.stack(lines)
+def _shapes(columns: Mapping[str, Shape]) -> dict[str, str]:
+    """Shapes of observations and actions as messages name them, such as "observations 'image'": "shape [84, 84]"."""
+    kinds = {"obs": "observations", "action": "actions"}
+    parts = [(*name.partition("/"), shape) for name, shape in columns.items()]
+    return {kinds[k] + (f" {key!r}" if key else ""): f"shape {list(shape)}" for k, _, key, shape in parts if k in kinds}
