@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from raypid.errors import ConfigError, UserError
+from raypid.errors import ConfigError, UserError, listed
 from raypid.nn.network_policy import Acted, NetworkPolicy
 from raypid.nn.network_spec import ActionLeaf, NetworkSpec
 from raypid.ops.returns import gae, next_values
@@ -69,13 +69,12 @@ class Layout:
     def __init__(self, weights: Parts, owner: str) -> None:
         self._structure = weights
         arrays = {name: to_numpy(part) for name, part in _named(weights).items()}
-        for name, array in arrays.items():
-            if not np.issubdtype(array.dtype, np.floating):
-                raise UserError(
-                    f"{owner}.get_weights(): {name or 'it'} has dtype {array.dtype}; weights are arrays of floating-point numbers."
-                )
-        if not arrays:
-            raise UserError(f"{owner}.get_weights() returned {weights!r}: no array in it.")
+        others = [
+            f"{name or 'one'} of dtype {array.dtype}" for name, array in arrays.items() if array.dtype.kind != "f"
+        ]
+        if others or not arrays:
+            found = listed(others, 3) or "nothing"
+            raise UserError(f"{owner}.get_weights() returned {found}; weights are arrays of floating-point numbers.")
         self.table = tuple((name, array.shape) for name, array in arrays.items())
         self._dtypes = [array.dtype for array in arrays.values()]
 
@@ -85,17 +84,13 @@ class Layout:
         Raises:
             UserError: names or shapes differ from those of the first weights.
         """
-        found = _named(parts)
-        names = [name for name, _ in self.table]
-        if missing := [name for name in names if found.get(name) is None]:
-            raise UserError(f"{who} returned nothing for {missing[0]!r}; get_weights() has {', '.join(names)}.")
-        if unknown := [name for name in found if name not in names]:
-            raise UserError(f"{who} returned {unknown[0]!r}, which get_weights() has not; it has {', '.join(names)}.")
-        arrays = [to_numpy(found[name]) for name in names]
-        for (name, shape), array in zip(self.table, arrays, strict=True):
-            if array.shape != shape:
-                raise UserError(f"{who} returned shape {array.shape} for {name!r}; get_weights() has {shape}.")
-        return np.concatenate([a.ravel() for a in arrays]).astype(np.float32, copy=False)
+        found = {name: to_numpy(part) for name, part in _named(parts).items() if part is not None}
+        shapes, wanted = {name: array.shape for name, array in found.items()}, dict(self.table)
+        for name in {**wanted, **shapes}:
+            if shapes.get(name) != wanted.get(name):
+                returned, has = (f"shape {t[name]}" if name in t else "nothing" for t in (shapes, wanted))
+                raise UserError(f"{who} returned {returned} for {name!r}; get_weights() has {has}.")
+        return np.concatenate([found[name].ravel() for name in wanted]).astype(np.float32, copy=False)
 
     def parts(self, flat: Array) -> Parts:
         """Copy the buffer [P] into new arrays, in the structure and the dtypes of the weights."""
@@ -177,12 +172,8 @@ class ModelPolicy(NetworkPolicy):
             raise UserError(f"{who} returned actions for {sorted(given)}; the environment takes {sorted(leaves)}.")
         found: dict[str, Array] = {}
         for path, leaf in leaves.items():
-            found[path] = action = np.array(to_numpy(given[path]))
-            if action.shape != (num, *leaf.shape):
-                raise UserError(
-                    f"{who} returned actions of shape {action.shape}; {num} observations take {(num, *leaf.shape)}."
-                )
-            if fault := _fault(leaf, action):
+            found[path] = np.array(to_numpy(given[path]))
+            if fault := _fault(leaf, found[path], num):
                 raise UserError(f"{who} returned {fault}.")
         return found.get("", found)
 
@@ -192,19 +183,16 @@ class ModelPolicy(NetworkPolicy):
         Raises:
             UserError: they are not arrays [B, *], or have other names than before.
         """
+        who = f"{self.name}.choose_actions()"
         found: dict[str, Array] = {name: np.array(to_numpy(extra)) for name, extra in extras.items()}
         for name, extra in found.items():
             if extra.shape[:1] != (num,):
                 raise UserError(
-                    f"{self.name}.choose_actions() returned {name!r} of shape {extra.shape}; extras of {num} observations have "
-                    f"shape ({num}, ...)."
+                    f"{who} returned {name!r} of shape {extra.shape}; {num} observations take ({num}, ...)."
                 )
-        if self._extras is None:
-            self._extras = set(found)
+        self._extras = set(found) if self._extras is None else self._extras
         if self._extras != set(found):
-            raise UserError(
-                f"{self.name}.choose_actions() returned extras {sorted(found)}, before that {sorted(self._extras)}: always the same."
-            )
+            raise UserError(f"{who} returned extras {sorted(found)}, before {sorted(self._extras)}: always the same.")
         return found
 
     def _leaf_to_env(self, leaf: ActionLeaf, action: Array) -> Array:
@@ -271,8 +259,10 @@ def _pair(returned: object, whole: Sequence[str]) -> tuple[object, Mapping[str, 
     return returned, {}
 
 
-def _fault(leaf: ActionLeaf, action: Array) -> str:
-    """Describe what is wrong with the values of actions [B, *]; "" if nothing is."""
+def _fault(leaf: ActionLeaf, action: Array, num: int) -> str:
+    """Describe what is wrong with actions [B, *] for `num` = B observations; "" if nothing is."""
+    if action.shape != (num, *leaf.shape):
+        return f"actions of shape {action.shape}; {num} observations take {(num, *leaf.shape)}"
     if not leaf.is_discrete:
         return "" if np.isfinite(action).all() else "actions that are not finite"
     if not np.issubdtype(action.dtype, np.integer) and action.dtype != bool:

@@ -95,7 +95,7 @@ def test_returns_are_discounted_and_go_on_with_the_model_s_values() -> None:
         (
             2,
             UserError,
-            r"Faulty.fetch_grads\(\) returned shape \(2, 2\) for 'layers/0/w'; get_weights\(\) has \(4, 2\)",
+            r"Faulty.fetch_grads\(\) returned shape \(2, 2\) for 'layers/0/w'; get_weights\(\) has shape \(4, 2\)",
         ),
         (3, UserError, r"Faulty.fetch_grads\(\) returned NaN or infinite gradients \(first: 'layers/0/w'\)"),
     ],
