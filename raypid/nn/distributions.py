@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,17 +71,17 @@ class Noise:
         return self._last
 
 
-class ActionDistribution(ABC):
-    """The base of all distributions over the action of one leaf."""
+class ActionDistribution:
+    """The base of all distributions over the action of one leaf. It has all probability at the network's output itself; subclasses spread it."""
 
     def __init__(self, leaf: ActionLeaf) -> None:
         self.leaf = leaf
         self.noise = Noise()
         """What actions are drawn by."""
 
-    @abstractmethod
     def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
         """A random action (NumPy)."""
+        return self.mode(params)
 
     def uniform(self, num: int, mask: Array | None, rng: np.random.Generator) -> Array:
         """`num` actions that know nothing of the observation (NumPy): uniform over [-1, 1] here, over the allowed
@@ -94,15 +93,15 @@ class ActionDistribution(ABC):
         uniform: Array = np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z * z * z))
         return uniform
 
-    @abstractmethod
     def mode(self, params: Array) -> Array:
         """The most likely action: what a greedy policy does."""
+        return params
 
-    @abstractmethod
-    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT: ...
+    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
+        return params[..., 0] * 0
 
-    @abstractmethod
-    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT: ...
+    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
+        return params[..., 0] * 0
 
 
 class Categorical(ActionDistribution):
@@ -174,9 +173,6 @@ class DiagGaussian(ActionDistribution):
         assert log_std is not None
         return params + np.exp(log_std) * self.noise.normal(params.shape, rng)
 
-    def mode(self, params: Array) -> Array:
-        return params
-
     def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
         assert log_std is not None
         z = (action - params) * array_module(params).exp(-log_std)
@@ -219,18 +215,6 @@ class SquashedGaussian(ActionDistribution):
 
 class Deterministic(ActionDistribution):
     """The network's output itself."""
-
-    def sample(self, params: Array, log_std: Array | None, rng: np.random.Generator) -> Array:
-        return self.mode(params)
-
-    def mode(self, params: Array) -> Array:
-        return params
-
-    def log_prob(self, params: ArrayT, log_std: ArrayT | None, action: ArrayT) -> ArrayT:
-        return params[..., 0] * 0
-
-    def entropy(self, params: ArrayT, log_std: ArrayT | None) -> ArrayT:
-        return params[..., 0] * 0
 
 
 class SquashedDeterministic(Deterministic):

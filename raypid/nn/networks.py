@@ -138,24 +138,22 @@ def _conv(in_channels: int, out_channels: int, kernel: int, stride: int, padding
     return conv
 
 
-class NatureEncoder(nn.Sequential):
+def _nature(shape: ImageShape, channels: tuple[int, ...]) -> list[nn.Module]:
     """The convolutions of Mnih et al. 2015, with smaller strides for images of less than 36 pixels a side."""
-
-    def __init__(self, shape: ImageShape, channels: tuple[int, ...] = ()) -> None:
-        c, side = shape[0], min(shape[1:])
-        if side >= 36:
-            layers = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)]
-        elif side >= 16:
-            layers = [(32, 4, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1)]
-        else:
-            layers = [(16, 3, 1, 1), (32, 3, 2, 1)]
-        if channels:
-            layers = [(width, *layer[1:]) for width, layer in zip(channels, layers, strict=False)]
-        modules: list[nn.Module] = []
-        for width, kernel, stride, padding in layers:
-            modules += [_conv(c, width, kernel, stride, padding), nn.ReLU()]
-            c = width
-        super().__init__(*modules, nn.Flatten())
+    c, side = shape[0], min(shape[1:])
+    if side >= 36:
+        layers = [(32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0)]
+    elif side >= 16:
+        layers = [(32, 4, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1)]
+    else:
+        layers = [(16, 3, 1, 1), (32, 3, 2, 1)]
+    if channels:
+        layers = [(width, *layer[1:]) for width, layer in zip(channels, layers, strict=False)]
+    modules: list[nn.Module] = []
+    for width, kernel, stride, padding in layers:
+        modules += [_conv(c, width, kernel, stride, padding), nn.ReLU()]
+        c = width
+    return modules
 
 
 class _Residual(nn.Module):
@@ -168,19 +166,17 @@ class _Residual(nn.Module):
         return x + inner
 
 
-class ResNetEncoder(nn.Sequential):
+def _resnet(shape: ImageShape, channels: tuple[int, ...]) -> list[nn.Module]:
     """The deep residual encoder of Espeholt et al. 2018 (figure 3); its LSTM is `model.memory`."""
-
-    def __init__(self, shape: ImageShape, channels: tuple[int, ...] = ()) -> None:
-        modules: list[nn.Module] = []
-        c = shape[0]
-        for width in channels or (16, 32, 32):
-            modules += [_conv(c, width, 3, 1, 1), nn.MaxPool2d(3, 2, 1), _Residual(width), _Residual(width)]
-            c = width
-        super().__init__(*modules, nn.ReLU(), nn.Flatten())
+    modules: list[nn.Module] = []
+    c = shape[0]
+    for width in channels or (16, 32, 32):
+        modules += [_conv(c, width, 3, 1, 1), nn.MaxPool2d(3, 2, 1), _Residual(width), _Residual(width)]
+        c = width
+    return [*modules, nn.ReLU()]
 
 
-ENCODERS: dict[str, type[NatureEncoder | ResNetEncoder]] = {"cnn": NatureEncoder, "resnet": ResNetEncoder}
+_ENCODERS = {"cnn": _nature, "resnet": _resnet}
 
 
 class Encoders(nn.ModuleList):
@@ -192,7 +188,8 @@ class Encoders(nn.ModuleList):
     """
 
     def __init__(self, spec: NetworkSpec, *, fast: bool) -> None:
-        super().__init__(ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
+        layers = (_ENCODERS[spec.network](shape, spec.channels) for _, shape in spec.images)
+        super().__init__(nn.Sequential(*modules, nn.Flatten()) for modules in layers)
         self.scales = image_scales(spec)
         self.fast = fast
 
@@ -274,21 +271,16 @@ class CustomNetwork(UserModule):
         super().__init__(spec)
         self.heads: TwinMLP | None = None
         out = self._first_call(spec)
-        takes = "features [N, F]"
+        is_pair = isinstance(out, tuple) and len(out) == 2 and getattr(out[0], "shape", ())[-1:] == (spec.num_outputs,)
         if isinstance(out, Tensor) and out.ndim == 2:
             self.heads = TwinMLP(replace(spec, hidden=()), out.shape[-1], rng)
-            return
-        if spec.memory:
-            takes += f", behind which model.memory {spec.memory!r} and the heads are put"
-        elif spec.head != "actor_critic":
-            takes += " for this algorithm, which adds its own heads"
-        elif isinstance(out, tuple) and len(out) == 2 and getattr(out[0], "shape", ())[-1:] == (spec.num_outputs,):
-            if spec.num_log_std:
-                self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
-            return
-        else:
-            takes += f", or (params [N, {spec.num_outputs}], value [N])"
-        raise UserError(f"Network {spec.network!r} must return {takes}; it returned {_describe(out)}.")
+        elif spec.memory or spec.head != "actor_critic" or not is_pair:
+            raise UserError(
+                f"Network {spec.network!r} must return features [N, F], behind which model.memory and the heads are put; or, for an "
+                f"actor-critic without a memory, (params [N, {spec.num_outputs}], value [N]). It returned {_describe(out)}."
+            )
+        elif spec.num_log_std:
+            self.log_std = nn.Parameter(torch.full((spec.num_log_std,), spec.log_std_init))
 
     def _first_call(self, spec: NetworkSpec) -> object:
         """Return what the module makes of an example.

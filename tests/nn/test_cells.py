@@ -140,7 +140,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_network_with_heads_of_its_own_takes_no_memory(registered: None) -> None:
     spec = build_spec(BOX, spaces.Discrete(3), ModelConfig(network="t-both", memory="gru"))
-    with pytest.raises(UserError, match=r"'t-both' must return features \[N, F\], behind which model.memory 'gru'"):
+    with pytest.raises(UserError, match=r"'t-both' must return features \[N, F\], behind which model.memory and"):
         TorchNetwork(spec)
 
 
