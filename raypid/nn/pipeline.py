@@ -46,11 +46,6 @@ class Inputs(InputsOf[Array]):
     """Network inputs as NumPy arrays."""
 
 
-def _get(obs: Tree, path: str) -> Array:
-    leaves: dict[str, Array] = dict(tree_leaves(obs))
-    return leaves[path]
-
-
 class Pipeline:
     """Applies a PipelineSpec. Its moments come with the weights (`load`) and stay fixed until the next ones."""
 
@@ -75,8 +70,14 @@ class Pipeline:
 
     # -- one frame -----------------------------------------------------------------------------------------------
 
-    def _vector(self, obs: Tree, leaf: Leaf, lead: tuple[int, ...]) -> Array:
-        x = np.asarray(_get(obs, leaf.path))
+    def _parts(self, obs: Tree) -> tuple[dict[str, Array], tuple[int, ...]]:
+        """The arrays of an observation by path, and their leading axes."""
+        parts: dict[str, Array] = dict(tree_leaves(obs))
+        x = parts[self.spec.leaves[0].path]
+        return parts, x.shape[: x.ndim - len(self.spec.leaves[0].shape)]
+
+    def _vector(self, parts: Mapping[str, Array], leaf: Leaf, lead: tuple[int, ...]) -> Array:
+        x = np.asarray(parts[leaf.path])
         if leaf.kind == "vector":
             x = x.reshape(*lead, leaf.width).astype(np.float32, copy=False)
             return x if leaf.scale == 1 else x * np.float32(leaf.scale)
@@ -88,31 +89,26 @@ class Pipeline:
 
     def raw_vector(self, obs: Tree) -> Array:
         """Extract the elements that will be normalised, before that happens: [..., D]."""
-        lead = self._lead(obs)
-        parts = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind == "vector"]
-        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros((*lead, 0), np.float32)], -1)
+        parts, lead = self._parts(obs)
+        vectors = [self._vector(parts, leaf, lead) for leaf in self._rest if leaf.kind == "vector"]
+        return vectors[0] if len(vectors) == 1 else np.concatenate([*vectors, np.zeros((*lead, 0), np.float32)], -1)
 
     def _normalized(self, x: Array) -> Array:
         x = (x - self._mean) * self._scale
         return x.clip(-self.spec.clip, self.spec.clip, out=x)
 
-    def _lead(self, obs: Tree) -> tuple[int, ...]:
-        leaf = self.spec.leaves[0]
-        x = _get(obs, leaf.path)
-        return x.shape[: x.ndim - len(leaf.shape)]
-
     def _frame(self, obs: Tree) -> tuple[Array, dict[str, Array]]:
         """Encode single frames: vector [..., D] (normalised elements first) and images [..., C, H, W]."""
-        lead = self._lead(obs)
+        parts, lead = self._parts(obs)
         x = self.raw_vector(obs)
         if self.spec.normalize and self.normalized_size:
             x = self._normalized(x)
-        encoded = [self._vector(obs, leaf, lead) for leaf in self._rest if leaf.kind != "vector"]
+        encoded = [self._vector(parts, leaf, lead) for leaf in self._rest if leaf.kind != "vector"]
         if encoded:
             x = np.concatenate([x, *encoded], -1)
         images = {}
         for leaf in self._images:
-            image = _get(obs, leaf.path)
+            image = parts[leaf.path]
             if leaf.channels_last:
                 image = np.moveaxis(image, -1, -3)
             images[leaf.path] = image.reshape(*lead, *leaf.image_shape)
@@ -181,16 +177,11 @@ class Pipeline:
             # [..., k, D], [..., k, C, H, W]
             vector = vector.reshape(*vector.shape[:-2], -1)
             images = {p: x.reshape(*x.shape[:-4], -1, *x.shape[-2:]) for p, x in images.items()}
-        return Inputs(vector, images, self._mask(obs))
-
-    def _mask(self, obs: Tree) -> Array | None:
-        if not self.spec.mask_size:
-            return None
-        assert not isinstance(obs, np.ndarray)
-        mask = np.asarray(obs["action_mask"]).astype(bool)
-        size = self.spec.mask_size
-        lead = mask.shape[: mask.ndim - 1] if mask.shape[-1] == size else self._lead(obs)
-        return mask.reshape(*lead, size)
+        mask = None
+        if self.spec.mask_size:
+            assert not isinstance(obs, np.ndarray)
+            mask = np.asarray(obs["action_mask"]).astype(bool).reshape(*vector.shape[:-1], self.spec.mask_size)
+        return Inputs(vector, images, mask)
 
 
 def nest(flat: Mapping[str, Array]) -> Tree:
