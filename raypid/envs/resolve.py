@@ -136,7 +136,7 @@ def _resolve_name(name: str) -> Resolved:
             raise EnvError(f"Environment {name!r} is registered, but cannot be imported: {error}") from error
         return _resolve_name(entry) if isinstance(entry, str) else _resolve_object(entry, name)
     if names_file(name):
-        return _resolve_file(name)
+        return _resolve_path(name)
     if name.startswith("ALE/"):
         _require("ale_py", name)
     if name not in gymnasium.registry and ":" not in name:
@@ -195,39 +195,30 @@ def _resolve_envpool(name: str) -> Resolved:
 
 
 def _resolve_path(name: str) -> Resolved:
-    module_name, _, attribute = name.partition(":")
+    """The environment in a module or a file: the one that is named, or the only one of a file."""
+    place, attribute = apart(str(located(name)))
+    before = {*ENVS.names(), *gymnasium.registry}
     try:
-        module = importlib.import_module(module_name)
+        module = import_named(place)
+    except UserError:
+        raise
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+        if missing is not None and f"{place}.".startswith(f"{missing}."):
             _register_from_package(attribute)
             raise EnvError(
                 f"Environment {name!r}: there is no module {missing!r} on the path: run from its folder, or install it.{path_hint(missing)}"
             ) from error
-        raise import_failed(name, module_name, error) from error
-    return _resolve_in(module, module_name, attribute)
-
-
-def _resolve_file(name: str) -> Resolved:
-    """The environment in a file: the one that is named, or the only one."""
-    file, attribute = apart(str(located(name)))
-    before = {*ENVS.names(), *gymnasium.registry}
-    try:
-        module = import_named(file)
-    except UserError:
-        raise
-    except Exception as error:
-        raise import_failed(name, file, error) from error
-    if attribute:
-        return _resolve_in(module, file, attribute)
+        raise import_failed(name, place, error) from error
+    if attribute or not names_file(place):
+        return _resolve_in(module, place, attribute)
     found = defined(module, _is_environment)
     if not found:
         own = {*ENVS.names(), *gymnasium.registry} - before
         found = sorted(own | {n for n in ENVS.names() if getattr(ENVS.entry(n), "__module__", "") == module.__name__})
     if len(found) == 1:
-        return _resolve_in(module, file, found[0])
-    file = relative(file)
+        return _resolve_in(module, place, found[0])
+    file = relative(place)
     if found:
         raise EnvError(f"{file} has {len(found)} environments: {listed(found)}. Name one: {f'{file}:{found[0]}'!r}.")
     others = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
