@@ -45,18 +45,13 @@ class EnvConfig(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, object], indices: Mapping[str, object]) -> None:
         super().__init__(values)
-        self.indices = dict(indices)
+        vars(self).update(indices)
 
     def __missing__(self, key: str) -> object:
-        return self.indices[key]
-
-    def __getattr__(self, name: str) -> object:
-        if name in ("indices", "__setstate__") or name not in self.indices:
-            raise AttributeError(name)
-        return self.indices[name]
+        return vars(self)[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        return super().get(key, self.indices.get(key, default))
+        return super().get(key, vars(self).get(key, default))
 
 
 ATARI_TASK = {"stack_num": 1, "reward_clip": False, "episodic_life": False}
@@ -79,17 +74,13 @@ def make_env(spec: EnvSpec, resolved: Resolved, stream: int) -> PythonEnv:
 
 def wrap(env: Any, spec: EnvSpec, resolved: Resolved) -> PythonEnv:
     """Check that `env` is an environment; put the spec's wrappers around it."""
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        raise EnvError(
-            f"Environment {resolved.name!r} is a vector; vectorizer {spec.vectorizer!r} needs single environments. "
-            "Take auto or native."
-        )
     refuse(env, resolved.name)
     missing = [n for n in ("reset", "step", "observation_space", "action_space") if not hasattr(env, n)]
-    if missing:
+    if missing or isinstance(env, gymnasium.vector.VectorEnv):
+        lacking = f" without {', '.join(missing)}" if missing else ""
         raise EnvError(
-            f"Environment {resolved.name!r} gave an object of type {type(env).__name__} without {', '.join(missing)}; "
-            "it must give a gymnasium.Env, a gymnasium.vector.VectorEnv, or an object with these."
+            f"Environment {resolved.name!r} gave an object of type {type(env).__name__}{lacking}; "
+            "it must give a gymnasium.Env, an object with these, or (vectorizer auto or native) a gymnasium.vector.VectorEnv."
         )
     if not isinstance(env, gymnasium.Env) or not takes(env.reset, "seed"):
         env = Adapted(env)
