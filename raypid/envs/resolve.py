@@ -295,12 +295,9 @@ def _command(package: str) -> str:
 
 
 def _register_ale() -> None:
-    if not installed("ale_py"):
-        return
-    with quiet():
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
+    if installed("ale_py"):
+        with quiet():
+            gymnasium.register_envs(importlib.import_module("ale_py"))
 
 
 def _unknown(name: str) -> EnvError:

@@ -5,7 +5,7 @@ Axes: T rows of a fragment; B streams; A elements of an action; P distribution p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -77,8 +77,7 @@ class NetworkPolicy:
         """Map canonical actions [B, *] to what the environment takes: bounds, offsets, shapes."""
         if isinstance(action, np.ndarray):
             return self._leaf_to_env(self.spec.actions[0], action)
-        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
-        parts = dict(leaves)
+        parts: dict[str, Array] = dict(tree_leaves(action))
         return nest({leaf.path: self._leaf_to_env(leaf, parts[leaf.path]) for leaf in self.spec.actions})
 
     def _leaf_to_env(self, leaf: ActionLeaf, action: Array) -> Array:
@@ -197,14 +196,10 @@ class ActorCriticPolicy(NetworkPolicy):
     def _recurrent_values(self, t: Trajectory, states: Sequence[Tree | None]) -> None:
         """Add the values that follow the last row, and those of true last observations, by one step more from the state
         that was there. Only truncated episodes bootstrap from a true last observation; the others get 0."""
+        unused = np.random.default_rng(0)  # the best action needs no random numbers
 
         def value(obs: Tree, state: Tree | None, first: Array) -> Array:
-            frames, memory = split_state(self.spec, state)
-            assert memory is not None
-            inputs, _ = self.pipeline.step(obs, frames, first)
-            _, found, _ = self.network.policy(inputs, reset_memory(memory, first))
-            assert found is not None
-            return found
+            return self.act(obs, state, first, unused, explore=False).behaviour["value"]
 
         after = value(tree_map(lambda x: x[-1], t.obs), states[-1], t.first[-1])
         t.behaviour["value"] = np.concatenate([t.behaviour["value"], after[None]])

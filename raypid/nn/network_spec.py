@@ -16,9 +16,6 @@ from raypid.types import Table
 
 DISTRIBUTIONS = {"Discrete": "categorical", "MultiDiscrete": "multi_categorical", "MultiBinary": "bernoulli"}
 """Kind of a space with discrete elements -> the distribution over its actions."""
-Head = str
-"""actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a
-user's own model, which replaces raypid's networks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +135,9 @@ class NetworkSpec:
     """"module:Name" of a registered network class, so that a saved policy finds it again."""
     facts: dict[str, Any] = field(default_factory=dict)
     """For a head "model": the spaces as plain data (`raypid.spaces`), gamma, batch_size, device."""
-    head: Head = "actor_critic"
+    head: str = "actor_critic"
+    """actor_critic: a policy and a value; actor: a policy alone; q: a value (or its distribution) for each discrete action; model: a
+    user's own model, which replaces raypid's networks."""
     layer_norm: bool = False
     """Hidden layers are normalised (without trainable scales) before their activation."""
     dueling: bool = False

@@ -344,10 +344,10 @@ def _construct(cls: object, spec: NetworkSpec) -> nn.Module:
     return module
 
 
-def example_inputs(spec: NetworkSpec) -> TorchInputs:
-    """Two rows of zeros."""
-    images = {p: np.zeros((2, *shape), np.float32) for p, shape in spec.pipeline.images}
-    return TorchInputs(Inputs(np.zeros((2, spec.pipeline.vector_size), np.float32), images), torch.device("cpu"))
+def example_inputs(spec: NetworkSpec, num: int = 2) -> TorchInputs:
+    """Rows of zeros."""
+    images = {p: np.zeros((num, *shape), np.float32) for p, shape in spec.pipeline.images}
+    return TorchInputs(Inputs(np.zeros((num, spec.pipeline.vector_size), np.float32), images), torch.device("cpu"))
 
 
 class FlatParameters:

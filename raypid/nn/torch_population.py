@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 from raypid.errors import UserError
 from raypid.nn.network_spec import NetworkSpec
-from raypid.nn.networks import TorchInputs, TorchNetwork
+from raypid.nn.networks import TorchInputs, TorchNetwork, example_inputs
 from raypid.nn.pipeline import Inputs, InputsOf
 from raypid.plugins.registry import NETWORKS
 from raypid.types import Array, flat_views
@@ -47,10 +47,9 @@ class TorchPopulation(TorchNetwork):
 
     def _try(self) -> None:
         """Act once, for what is wrong with a registered module."""
-        num, pipeline = len(self.streams), self.spec.pipeline
-        images = {path: np.zeros((num, *shape), np.float32) for path, shape in pipeline.images}
+        x = example_inputs(self.spec, len(self.streams))
         try:
-            self.policy(Inputs(np.zeros((num, pipeline.vector_size), np.float32), images))
+            self._each(self._weights, x.vector, x.images)
         except Exception as error:
             reason = str(error).partition("\n")[0][:200]
             raise UserError(
