@@ -32,6 +32,7 @@ class ObservationPart:
 
     def __init__(self, leaf: SpaceLeaf) -> None:
         self.leaf, self.keys, self.path, self.space = leaf, leaf.keys, leaf.path, leaf.space
+        self.label = f"the observation's part {leaf.path!r}" if leaf.path else "the observation"
         self.shape, self.dtype = leaf.shape, leaf.dtype
         self.is_box, self.is_float = leaf.kind == "Box", self.dtype.kind == "f"
         if isinstance(leaf.space, spaces.Box):
@@ -110,10 +111,6 @@ class ObservationPart:
         row, place, at = first_place(bad)
         bounds = f"outside its bounds [{self.low[place]:.6g}, {self.high[place]:.6g}]"
         return row, f"{self.label} is {array[row][place]:.6g}{at}, {bounds}"
-
-    @property
-    def label(self) -> str:
-        return f"the observation's part {self.path!r}" if self.path else "the observation"
 
 
 class ObservationLayout:

@@ -17,15 +17,12 @@ def idle_settings(config: Config, spec: NetworkSpec) -> dict[str, str]:
     layers = bool(spec.hidden or spec.memory) if own else bool(spec.memory)
     continuous = any(not action.is_discrete for action in spec.actions)
     floats = any(np.issubdtype(np.dtype(leaf.dtype), np.floating) for leaf in leaves)
-    alone = "a network that has a policy or Q-values alone, as this algorithm's"
-    owner = "this network, which has no layers to share" if spec.num_values else alone
     has_critics = hasattr(config, "critic_norm")  # their layers have these widths too
-    named = spec.network if own else "a registered network"
     return {
-        **unless(not own, f"for {named}: it holds the arguments of a registered network", "model.custom"),
+        **unless(not own, f"for {spec.network}: it holds the arguments of a registered network", "model.custom"),
         **unless(spec.images, "without an image that is convolved", "model.channels"),
         **unless(spec.hidden, "without hidden layers", "model.activation", "layer_norm"),
-        **unless(spec.num_values and layers, f"for {owner}", "model.shared"),
+        **unless(spec.num_values and layers, "for this network: policy and value share no layer", "model.shared"),
         **unless(
             spec.num_log_std,
             "unless actions are drawn from a diagonal Gaussian (PPO and other actor-critics, Box actions)",
