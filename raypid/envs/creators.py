@@ -139,9 +139,7 @@ def vectorize(spec: EnvSpec, resolved: Resolved, vectorizer: str) -> PythonVecto
             if isinstance(made, gymnasium.vector.VectorEnv):
                 return _made_vector(spec, resolved, vectorizer, made)
             if vectorizer == "native":
-                raise EnvError(
-                    f"vectorizer 'native': {resolved.name!r} gave a {type(made).__name__}, not a vector. Take auto or sync."
-                )
+                raise EnvError(f"vectorizer native: {resolved.name!r} gave a {type(made).__name__}: take auto or sync.")
             first = wrap(made, spec, resolved)
         elif vectorizer == "native":
             return _native_vector(spec, resolved)

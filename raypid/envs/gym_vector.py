@@ -202,8 +202,7 @@ def autoreset_mode(env: AnyVector, name: str) -> AutoresetMode:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
         raise EnvError(
-            f"Environment {name}: its metadata['autoreset_mode'] is {mode!r}; a vector environment must declare one of "
-            "gymnasium.vector.AutoresetMode (NEXT_STEP, SAME_STEP or DISABLED)."
+            f"Environment {name}: metadata['autoreset_mode'] is {mode!r}; it must be one of {[*AutoresetMode]}."
         ) from None
 
 

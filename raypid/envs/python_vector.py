@@ -335,8 +335,7 @@ class PythonVector(VectorEnv):
             self.is_seeded, self.time_limit = is_seeded(env), limit
         elif env.observation_space != self.observation_space or env.action_space != self.action_space:
             raise EnvError(
-                f"Environment {self._name}: stream {stream} has other spaces than stream 0 "
-                f"({env.observation_space}, {env.action_space}); all must be equal. Pad or wrap them."
+                f"Environment {self._name}: stream {stream} has other spaces ({env.observation_space}, {env.action_space}) than stream 0."
             )
 
 

@@ -180,9 +180,7 @@ class VectorEnv(ABC):
                 said = str(error)
                 told = isinstance(error, EnvError) and said.startswith(HEAD)  # it has the user's traceback already
                 text = said.removeprefix(HEAD).partition("\nraypid: ")[0] if told else user_traceback()
-        raise EnvError(
-            f"{HEAD}{text}\nraypid: {self._where(stream)}: it raised and could not be rebuilt in {MAX_REBUILDS} attempts."
-        )
+        raise EnvError(f"{HEAD}{text}\nraypid: {self._where(stream)}: could not be rebuilt in {MAX_REBUILDS} attempts.")
 
 
 def check_rewards(reward: Array, given: Array) -> None:

@@ -211,7 +211,7 @@ def _mask_size(observed: list[SpaceLeaf], actions: tuple[ActionLeaf, ...]) -> in
     size, expected = sum(math.prod(leaf.shape) for leaf in masks), sum(action.mask_size for action in actions)
     if masks and (len(masks[0].keys) > 1 or size != expected):
         raise ConfigError(
-            f"action_mask must be one array with an element for each of the {expected} choices of the actions, in their order; it has {size}."
+            f"action_mask must be one array with the actions' {expected} choices in order; it has {size}."
         )
     return size
 

@@ -38,8 +38,7 @@ class GivenObservation:
         if any(size != sizes[0] for size in sizes[1:]):
             each = ", ".join(f"{p!r} {'one' if n is None else f'a batch of {n}'}" for p, n in zip(arrays, sizes))
             raise UserError(
-                f"Some parts of the observation are of one observation and others of more: {each}. Give all parts of one, "
-                "or of each part an array with the same leading axis."
+                f"Some parts of the observation are of one observation, others of more: {each}. Give all one leading axis, or none."
             )
         single, num = sizes[0] is None, 1 if sizes[0] is None else sizes[0]
         if self.mask_size:
@@ -66,15 +65,11 @@ class GivenObservation:
         mask = _numbers(given)
         if mask.size != num * self.mask_size or not (single or mask.shape[:1] == (num,)):
             takes = (self.mask_size,) if single else (num, self.mask_size)
-            raise UserError(
-                f"The action_mask has shape {mask.shape}; this policy takes {takes}, 1 where a choice is allowed."
-            )
+            raise UserError(f"The action_mask has shape {mask.shape}; this policy takes {takes}, 1 where allowed.")
         rows = mask.reshape(num, self.mask_size).astype(bool)
         for columns in self.choices:
             if not rows[:, columns].any(-1).all():
-                raise UserError(
-                    f"The action_mask allows none of elements {columns.start} to {columns.stop - 1}: at least one choice must be 1."
-                )
+                raise UserError(f"The action_mask allows none of elements {columns.start} to {columns.stop - 1}.")
         return mask
 
 

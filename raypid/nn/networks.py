@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raypid.errors import CodeError, UserError
+from raypid.errors import CodeError, UserError, listed
 from raypid.nn.allocation import keep_freed_memory
 from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.numpy_mlp import factorised_noise, initial_mlp
@@ -338,8 +338,7 @@ def _construct(cls: object, spec: NetworkSpec) -> nn.Module:
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise UserError(
-            f"Network {spec.network!r} keeps statistics outside its parameters ({', '.join(buffers[:3])}), which do not "
-            "travel with the weights. Use LayerNorm or GroupNorm in place of BatchNorm."
+            f"Network {spec.network!r} keeps statistics outside its weights ({listed(buffers, 3)}): use LayerNorm in place of BatchNorm."
         )
     return module
 

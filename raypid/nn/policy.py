@@ -83,8 +83,7 @@ class DeployedPolicy:
             mask = np.asarray(mask, bool)
             if mask.shape != self._first.shape:
                 raise UserError(
-                    f"reset() was given a mask of shape {mask.shape}; the last batch had {len(self._first)} observations, "
-                    f"so it takes ({len(self._first)},), true where an episode begins."
+                    f"reset() takes a mask of the last batch's shape {self._first.shape}, not {mask.shape}."
                 )
             self._first = self._first | mask
 
@@ -111,21 +110,20 @@ class DeployedPolicy:
         Raises:
             UserError: the batch had another size before, or another thread has begun the episodes.
         """
+        begun_by, here = self._thread, threading.current_thread()
         if not self.remembers:
             return
         if self._first is not None and len(self._first) != num:
-            raise UserError(
-                f"This policy remembers episodes in a batch of {len(self._first)}, and a batch of {num} was given. Call reset() "
-                "to begin new episodes, or give each batch a session: policy.session()."
-            )
-        if self._is_session:
+            other = f"in a batch of {len(self._first)}, and a batch of {num} was given"
+        elif begun_by not in (None, here) and not self._is_session:
+            other = "that another thread has begun"
+        else:
+            self._thread = begun_by or here
             return
-        thread, self._thread = self._thread, self._thread or threading.current_thread()
-        if thread not in (None, threading.current_thread()):
-            raise UserError(
-                "This policy remembers what it has seen, and another thread is in the middle of an episode with it. Give each "
-                "client a session: policy.session(). It has the same weights, and a memory of its own."
-            )
+        raise UserError(
+            f"This policy remembers episodes {other}. Call reset() to begin new ones, or give each client a session with a memory of its own: "
+            "policy.session()."
+        )
 
     def __getstate__(self) -> dict[str, object]:
         """Return the state of a copy or pickle, without the lock."""

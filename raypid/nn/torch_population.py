@@ -53,8 +53,7 @@ class TorchPopulation(TorchNetwork):
         except Exception as error:
             reason = str(error).partition("\n")[0][:200]
             raise UserError(
-                f"ES and ARS act with a network for each stream by torch.func.vmap, which network {self.spec.network!r} does not "
-                f"allow: {reason}"
+                f"ES and ARS act by torch.func.vmap, which network {self.spec.network!r} does not allow: {reason}"
             ) from error
 
     def load(self, flat: Array) -> None:

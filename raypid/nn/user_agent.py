@@ -70,9 +70,7 @@ class DefaultAgent:
             return None
         found = self._step(*self._waiting.popleft())
         if found is None:
-            raise UserError(
-                f"{type(self.model).__qualname__}.step() returned None; it returns a gradient, or yields several."
-            )
+            raise UserError(f"{type(self.model).__qualname__}.step() returned None, and not a gradient or several.")
         return found
 
 

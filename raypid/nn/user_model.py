@@ -121,9 +121,7 @@ class ModelPolicy(NetworkPolicy):
         self.name = getattr(entry, "__qualname__", spec.network)
         check_methods("a model", entry, MODEL_METHODS)
         if hasattr(entry, "get_state") != hasattr(entry, "set_state"):
-            raise ConfigError(
-                f"{self.name} has one of get_state and set_state: a state that is saved is also restored."
-            )
+            raise ConfigError(f"{self.name} must have both get_state and set_state, or neither.")
         self.seed, self.gamma = seed, float(spec.facts["gamma"])
         self.model: Model = self._call(
             "__init__", entry, arguments(entry, self.name, "model.custom", spec.custom, facts_of(spec, seed))
@@ -187,9 +185,7 @@ class ModelPolicy(NetworkPolicy):
         found: dict[str, Array] = {name: np.array(to_numpy(extra)) for name, extra in extras.items()}
         for name, extra in found.items():
             if extra.shape[:1] != (num,):
-                raise UserError(
-                    f"{who} returned {name!r} of shape {extra.shape}; {num} observations take ({num}, ...)."
-                )
+                raise UserError(f"{who} returned {name!r} of shape {extra.shape}; extras have shape ({num}, ...).")
         self._extras = set(found) if self._extras is None else self._extras
         if self._extras != set(found):
             raise UserError(f"{who} returned extras {sorted(found)}, before {sorted(self._extras)}: always the same.")

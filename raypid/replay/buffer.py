@@ -73,9 +73,7 @@ class Buffer:
 
     def __init__(self, spec: ReplaySpec) -> None:
         if spec.capacity < 1 or spec.n_step < 1 or spec.frame_stack < 1:
-            raise UserError(
-                f"capacity, n_step and frame_stack must be at least 1, not {spec.capacity}, {spec.n_step}, {spec.frame_stack}."
-            )
+            raise UserError(f"capacity, n_step and frame_stack must be at least 1, not as in {spec}.")
         self.spec = spec
         self.reset(0, 0)
 

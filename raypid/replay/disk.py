@@ -225,9 +225,7 @@ def _read_columns(file: Path, num_rows: int) -> dict[str, Array]:
     for name, values in columns.items():
         dtype = _DTYPES.get(name)
         if values.shape[:1] != (num_rows,) or (dtype is not None and (values.ndim, values.dtype) != (1, dtype)):
-            raise ValueError(
-                f"{file.name} has {name} {values.dtype} {list(values.shape)}, not for each of {num_rows} rows"
-            )
+            raise ValueError(f"{file.name} has {name} {values.dtype} {list(values.shape)} for {num_rows} rows")
         if name in LINKS and len(values) and not NO_ROW <= int(values.min()) <= int(values.max()) < _MAX_ID:
             raise ValueError(f"{file.name} has links to rows that cannot be")
     return columns
@@ -262,8 +260,7 @@ def check_task(wanted: Mapping[str, Shape], index: Mapping[str, Any]) -> None:
     ]
     if there and here and differences:
         raise OtherTask(
-            f"The replay buffer in {index['folder']} is of another task. {'; '.join(differences)}. Load it into a run with the environment "
-            "that it was saved with."
+            f"The replay buffer in {index['folder']} is of another task. {'; '.join(differences)}. Load it into a run of its own task."
         )
 
 

@@ -179,7 +179,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         ("float", r"Wrong.choose_actions\(\) returned actions of dtype float64; the environment takes integers"),
         (
             "extra",
-            r"Wrong.choose_actions\(\) returned 'x' of shape \(3,\); 8 observations take \(8, ...\)",
+            r"Wrong.choose_actions\(\) returned 'x' of shape \(3,\); extras have shape \(8, ...\)",
         ),
         ("sometimes", r"Wrong.choose_actions\(\) returned extras .* always the same"),
         ("text", r"Wrong.step\(\) returned metric 'x' = 'hello'; metrics are numbers"),
