@@ -164,11 +164,9 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
     # the entry point has imported mujoco by now, if it needs it
     quiet_mujoco()
     config = _with_named({"worker_index": spec.worker_index, "stream_index": stream}, creator, spec)
-    if _with_atari(spec, resolved):
-        # AtariPreprocessing skips frames itself
-        config["frameskip"] = 1
-    elif spec.time_limit is not None:
-        config["max_episode_steps"] = spec.time_limit
+    config |= (
+        {"frameskip": 1} if _with_atari(spec, resolved) else _limit(spec)
+    )  # AtariPreprocessing skips frames itself
     env: gymnasium.Env[object, object] = gymnasium.make(resolved.name, disable_env_checker=True, **config)
     package = brought_by(resolved.name)
     if package and package.left_out and isinstance(env.observation_space, gymnasium.spaces.Dict):
@@ -179,6 +177,11 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
     return env
 
 
+def _limit(spec: EnvSpec) -> dict[str, int]:
+    """The argument that sets the time limit of an environment or a vector, if one is asked for."""
+    return {} if spec.time_limit is None else {"max_episode_steps": spec.time_limit}
+
+
 def _with_atari(spec: EnvSpec, resolved: Resolved) -> bool:
     return resolved.kind == "ale" if spec.atari is None else spec.atari
 
@@ -187,15 +190,9 @@ def _native_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     own = resolved.kind == "vector_class"
     creator = resolved.creator if own else load(gymnasium.registry[resolved.name].vector_entry_point)
     offered = {"autoreset_mode": AutoresetMode.NEXT_STEP, "worker_index": spec.worker_index}
-    config = _with_named(offered, creator, spec)
-    if spec.time_limit is not None:
-        config["max_episode_steps"] = spec.time_limit
-    if own:
-        make = partial(creator, num_envs=spec.num_envs, **config)
-    else:
-        config["vectorization_mode"] = "vector_entry_point"
-        make = partial(gymnasium.make_vec, resolved.name, spec.num_envs, **config)
-    return GymVector(spec, resolved.name, "native", make)
+    config = {**_with_named(offered, creator, spec), **_limit(spec)}
+    make = creator if own else partial(gymnasium.make_vec, resolved.name, vectorization_mode="vector_entry_point")
+    return GymVector(spec, resolved.name, "native", partial(make, num_envs=spec.num_envs, **config))
 
 
 def _made_vector(spec: EnvSpec, resolved: Resolved, vectorizer: str, env: AnyVector) -> GymVector:
@@ -244,9 +241,7 @@ def _envpool_vector(spec: EnvSpec, resolved: Resolved) -> GymVector:
     task = resolved.name.partition(":")[2]
     atari = is_envpool_atari(resolved)
     config: dict[str, Any] = {"num_threads": min(spec.num_threads, spec.num_envs)}
-    config |= {**(ATARI_TASK if atari else {}), **spec.env_config}
-    if spec.time_limit is not None:
-        config["max_episode_steps"] = spec.time_limit
+    config |= {**(ATARI_TASK if atari else {}), **spec.env_config, **_limit(spec)}
     make: Callable[..., Any] = partial(envpool.make_gymnasium, task, num_envs=spec.num_envs, **config)
     unstack = atari and config.get("stack_num") == 1 and config.get("gray_scale", True)
     return GymVector(spec, resolved.name, "envpool", make, seeding=None, unstack=unstack)
