@@ -164,9 +164,8 @@ def _make_gym(spec: EnvSpec, resolved: Resolved, stream: int) -> object:
     # the entry point has imported mujoco by now, if it needs it
     quiet_mujoco()
     config = _with_named({"worker_index": spec.worker_index, "stream_index": stream}, creator, spec)
-    config |= (
-        {"frameskip": 1} if _with_atari(spec, resolved) else _limit(spec)
-    )  # AtariPreprocessing skips frames itself
+    # AtariPreprocessing skips frames itself
+    config |= {"frameskip": 1} if _with_atari(spec, resolved) else _limit(spec)
     env: gymnasium.Env[object, object] = gymnasium.make(resolved.name, disable_env_checker=True, **config)
     package = brought_by(resolved.name)
     if package and package.left_out and isinstance(env.observation_space, gymnasium.spaces.Dict):

@@ -149,11 +149,8 @@ def save_policy(folder: Path, spec: NetworkSpec, weights: Weights, info: Mapping
     """Write a self-contained policy: pipeline, normaliser, network and action scaling. `info` goes along (environment, scores)."""
     table = [[name, list(shape)] for name, shape in weights.table]
     arrays = {"flat": weights.flat, **{f"extra/{k}": np.asarray(v) for k, v in weights.extra.items()}}
-    write_policy(
-        folder,
-        {"network": spec.to_dict(), "table": table, "version": weights.version, "info": dict(info or {})},
-        arrays,
-    )
+    described = {"network": spec.to_dict(), "table": table, "version": weights.version, "info": dict(info or {})}
+    write_policy(folder, described, arrays)
 
 
 def read_policy_weights(folder: Path) -> tuple[NetworkSpec, Weights, dict[str, Any], bool]:

@@ -123,9 +123,8 @@ class ModelPolicy(NetworkPolicy):
         if hasattr(entry, "get_state") != hasattr(entry, "set_state"):
             raise ConfigError(f"{self.name} must have both get_state and set_state, or neither.")
         self.seed, self.gamma = seed, float(spec.facts["gamma"])
-        self.model: Model = self._call(
-            "__init__", entry, arguments(entry, self.name, "model.custom", spec.custom, facts_of(spec, seed))
-        )
+        args = arguments(entry, self.name, "model.custom", spec.custom, facts_of(spec, seed))
+        self.model: Model = self._call("__init__", entry, args)
         self.layout = Layout(self._call("get_weights", self.model.get_weights), self.name)
         accepted = inspect.signature(self.model.choose_actions).parameters
         every = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
