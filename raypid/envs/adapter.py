@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from raypid.envs.results import RESET, STEP, fits, misfit
-
 
 class OBSERVATION(NamedTuple):
     """What `reset` and `step` of an environment return. A reset uses the observation and the info.
@@ -32,7 +30,8 @@ class OBSERVATION(NamedTuple):
 class Adapted(gymnasium.Env[Any, Any]):
     """An environment of any class as a Gymnasium environment.
 
-    `reset` may lack `seed`; then `seed(n)` is called before it, if there is one. Both methods may return OBSERVATION.
+    `reset` may lack `seed`; then `seed(n)` is called before it, if there is one. Both methods may return OBSERVATION; all else that
+    they return goes on as it is, to those who check it.
     """
 
     def __init__(self, env: Any) -> None:
@@ -41,24 +40,18 @@ class Adapted(gymnasium.Env[Any, Any]):
         self.render_mode = getattr(env, "render_mode", None)
         self._takes_seed = takes(env.reset, "seed")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if self._takes_seed:
             result = self.env.reset(seed=seed)
         else:
             if seed is not None and callable(getattr(self.env, "seed", None)):
                 self.env.seed(seed)
             result = self.env.reset()
-        if isinstance(result, OBSERVATION):
-            return result.observation, dict(result.info)
-        if fits(result, RESET) and isinstance(result[1], Mapping):
-            return result[0], dict(result[1])
-        raise misfit(result, RESET, adapted=True)
+        return (result.observation, dict(result.info)) if isinstance(result, OBSERVATION) else result
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if fits(result, STEP):
-            return tuple(result)
-        raise misfit(result, STEP, adapted=True)
+        return tuple(result) if isinstance(result, tuple) else result
 
     def render(self) -> Any:
         return self.env.render()

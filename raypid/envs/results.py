@@ -16,10 +16,10 @@ from raypid.errors import shown
 RESET, STEP = 2, 5
 """Lengths of the tuples that reset() and step() return."""
 _WANTED = {
-    RESET: ("reset()", "(obs, info)", "(obs)"),
-    STEP: ("step()", "(obs, reward, terminated, truncated, info)", "(obs, reward, terminated, truncated, info)"),
+    RESET: "reset() must return (obs, info)",
+    STEP: "step() must return (obs, reward, terminated, truncated, info)",
 }
-"""Length -> the method, the tuple, and the arguments of raypid.OBSERVATION in its place."""
+"""What is to be returned, by the length of the tuple."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -28,13 +28,8 @@ def fits(result: object, count: int) -> bool:
     return isinstance(result, tuple) and len(result) == count
 
 
-def misfit(result: object, count: int, stream: int | None = None, *, adapted: bool = False) -> ObservationError:
-    """The error that a result does not fit.
-
-    Args:
-        count: `RESET` or `STEP`.
-        adapted: the environment may return raypid.OBSERVATION.
-    """
+def misfit(result: object, count: int, stream: int | None = None) -> ObservationError:
+    """The error that a result is not that of reset() (`count` is `RESET`) or of step() (`STEP`)."""
     advice = ""
     if count == STEP and fits(result, 4):
         advice = (
@@ -42,9 +37,7 @@ def misfit(result: object, count: int, stream: int | None = None, *, adapted: bo
         )
     elif count == RESET and not isinstance(result, tuple):
         advice = "Write: return obs, {}"
-    call, parts, arguments = _WANTED[count]
-    form = f"raypid.OBSERVATION{arguments}, or {parts}" if adapted else parts
-    text = f"{call} must return {form} as Gymnasium's environments do; it returned {described(result)}."
+    text = f"{_WANTED[count]} as Gymnasium's environments do; it returned {described(result)}."
     return ObservationError(text, stream, advice)
 
 

@@ -107,7 +107,7 @@ def test_what_a_step_does_wrong_is_a_problem(fault: str, text: str) -> None:
         ),
         (
             broken.OldGym,
-            r"reset\(\) must return raypid.OBSERVATION.*; it returned an ndarray. -> Write: return obs, {}",
+            r"reset\(\) must return \(obs, info\).*; it returned an ndarray. -> Write: return obs, {}",
         ),
         (broken.Text, "observation space is Text, which cannot be handled"),
         (broken.GlobalRandom, "global generator of numpy"),

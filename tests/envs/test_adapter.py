@@ -107,7 +107,7 @@ def test_the_class_within_ray_s_remote_is_used() -> None:
 @pytest.mark.parametrize("method", ["reset", "step"])
 def test_other_results_are_named(method: str, returned: Any) -> None:
     wrong = type("Wrong", (Seeded,), {method: lambda self, *action: returned})
-    with pytest.raises(EnvError, match=rf"{method}\(\) must return raypid.OBSERVATION\(obs"):
+    with pytest.raises(EnvError, match=rf"{method}\(\) must return \(obs, "):
         episode(spec(wrong))
 
 
