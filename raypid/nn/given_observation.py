@@ -126,10 +126,8 @@ def _limits(leaf: Leaf) -> tuple[Any, Any]:
 def _range(leaf: Leaf) -> str:
     if np.dtype(leaf.dtype).kind == "f":
         return f"finite numbers ({leaf.dtype})"
-    low, high = (np.unique(limit) for limit in _limits(leaf))
-    if len(low) == len(high) == 1:
-        return f"integers from {low[0]} to {high[0]}"
-    return "integers of its MultiDiscrete space"
+    low, high = (shown(np.asarray(limit).tolist()) for limit in _limits(leaf))
+    return f"integers from {low} to {high}"
 
 
 def _kind(given: object) -> str:

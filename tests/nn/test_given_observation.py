@@ -43,7 +43,7 @@ def given(space: Any, action: Any = None, **more: Any) -> GivenObservation:
         (ROBOT, {**FINE, "battery": 5}, "'battery' is 5.*; this policy takes integers from 0 to 4"),
         (ROBOT, {**FINE, "battery": -1}, "'battery' is -1"),
         (ROBOT, {**FINE, "battery": 1.5}, "'battery' has dtype float64; .*integers from 0 to 4: round it"),
-        (ROBOT, {**FINE, "load": [1, 3]}, r"'load' is 3 at index \[1\]; .* its MultiDiscrete space"),
+        (ROBOT, {**FINE, "load": [1, 3]}, r"'load' is 3 at index \[1\]; .* integers from \[0, 0\] to \[1, 2\]"),
         (ROBOT, {**FINE, "position": [0, np.nan]}, r"'position' is nan at index \[1\]; this policy takes finite numbers"),
         (ROBOT, {**FINE, "position": [1e39, 0]}, r"'position' is 1e\+39 at index \[0\]; .* finite numbers \(float32\)"),
         (ROBOT, {**FINE, "position": None}, r"'position' is None, no array of numbers; this policy takes shape \(2,\), or a batch of it, float32"),
