@@ -79,8 +79,7 @@ class Forked(Generic[Result]):
                 raise ForkedLost(self._how()) from None
         if error is not None:
             raise error
-        answer: Result = result
-        return answer
+        return result
 
     @staticmethod
     def end(copies: Sequence[Forked[Any]], *, interrupt: bool = False) -> None:

@@ -80,8 +80,7 @@ class ObservationPart:
         if self.is_float:
             slack = 1e-4 * (1 + np.abs(array))
             low, high = low - slack, high + slack
-        bad: Array = (array < low) | (array > high)
-        return bad
+        return (array < low) | (array > high)
 
     def check(self, array: Array) -> None:
         """Check values [B, *].

@@ -30,7 +30,4 @@ def return_freed_memory() -> None:
 
 
 def _of_glibc(name: str) -> Callable[..., object] | None:
-    function: Callable[..., object] | None = None
-    if sys.platform.startswith("linux"):
-        function = getattr(ctypes.CDLL(None), name, None)
-    return function
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None

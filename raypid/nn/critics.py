@@ -129,8 +129,7 @@ class _Mean(torch.autograd.Function):
 
 
 def _mean(x: Tensor, collective: Collective) -> Tensor:
-    total: Tensor = collective.sum(x.detach().clone(memory_format=torch.contiguous_format))
-    return total / collective.size
+    return collective.sum(x.detach().clone(memory_format=torch.contiguous_format)) / collective.size
 
 
 class Temperature(nn.Module):

@@ -90,8 +90,7 @@ class ActionDistribution:
             return rng.uniform(-1, 1, (num, self.leaf.size)).astype(np.float32)
         z = self.noise.normal((num, self.leaf.size), rng)
         # 2 * Phi(z) - 1 to three digits (Hendrycks and Gimpel 2016)
-        uniform: Array = np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z * z * z))
-        return uniform
+        return np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z * z * z))
 
     def mode(self, params: Array) -> Array:
         """The most likely action: what a greedy policy does."""

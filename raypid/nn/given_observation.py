@@ -108,8 +108,7 @@ def _beyond(leaf: Leaf, array: Array) -> Array:
         with np.errstate(over="ignore"):  # 1e39 is a number, but not one of float32
             return ~np.isfinite(array.astype(leaf.dtype, copy=False))
     low, high = _limits(leaf)
-    bad: Array = (array < low) | (array > high)
-    return bad
+    return (array < low) | (array > high)
 
 
 def _limits(leaf: Leaf) -> tuple[Any, Any]:

@@ -162,8 +162,7 @@ class _Residual(nn.Module):
         self.first, self.second = _conv(width, width, 3, 1, 1), _conv(width, width, 3, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
-        return x + inner
+        return x + self.second(torch.relu(self.first(torch.relu(x))))
 
 
 def _resnet(shape: ImageShape, channels: tuple[int, ...]) -> list[nn.Module]:
@@ -415,8 +414,7 @@ class TorchNetwork(FlatParameters):
     def outputs(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:
         """Return what `__call__` returns, and the state of the memory after the last row."""
         assert (memory is not None) == bool(self.spec.memory)
-        out: Outputs = self.module(inputs, memory)
-        return out
+        return self.module(inputs, memory)
 
     def policy(self, inputs: Inputs, state: Array | None = None) -> tuple[Array, Array | None, Array | None]:
         """Return distribution parameters [N, P], values [N] (None without a value head) and the memories' next state, as

@@ -64,5 +64,4 @@ class TorchPopulation(TorchNetwork):
         """Compute distribution parameters [B, A] for inputs [B, *], each stream by its own policy."""
         with torch.inference_mode():
             x = TorchInputs(inputs, self.device)
-            params: Array = self._each(self._weights, x.vector, x.images).numpy()
-        return params, None, None
+            return self._each(self._weights, x.vector, x.images).numpy(), None, None

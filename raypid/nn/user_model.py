@@ -222,8 +222,7 @@ class ModelPolicy(NetworkPolicy):
         value = self._values(flat_rows(t.obs), t.first.size).reshape(t.first.shape)
         last = () if t.final is None else (t.final.t, t.final.b, self._values(t.final.obs, len(t.final.t)))
         ends = (t.terminated, t.truncated, t.valid)
-        advantage: Array = gae(t.reward, value[:-1], next_values(value, *last), *ends, self.gamma, 1.0)
-        return advantage + value[:-1]
+        return gae(t.reward, value[:-1], next_values(value, *last), *ends, self.gamma, 1.0) + value[:-1]
 
     def _values(self, obs: Tree, num: int) -> Array:
         """The model's values [B] of `num` observations [B, *]; 0 where it gives none."""
