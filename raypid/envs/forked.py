@@ -27,9 +27,7 @@ class ForkedLost(Exception):
 def can_fork() -> bool:
     """Whether this process may be copied: it has one thread, so no other one holds a lock that nobody in the copy would give back; and macOS'
     own libraries do not bear it."""
-    return (
-        sys.platform == "linux" and hasattr(os, "fork") and threading.active_count() == 1 and "torch" not in sys.modules
-    )
+    return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
 
 
 class Forked(Generic[Result]):

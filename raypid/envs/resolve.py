@@ -108,9 +108,8 @@ def missing_package(name: str) -> tuple[str, str] | None:
 def package_of(name: str) -> str:
     """The package that a registered name or id needs, as it is imported: Box2D for LunarLander, gymnasium for CartPole."""
     module = module_of(name)
-    return next(
-        (package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix)), module.partition(".")[0]
-    )
+    known = (package for prefix, package in GYM_PACKAGES.items() if module.startswith(prefix))
+    return next(known, module.partition(".")[0])
 
 
 def register_packages() -> None:

@@ -32,9 +32,7 @@ def misfit(result: object, count: int, stream: int | None = None) -> Observation
     """The error that a result is not that of reset() (`count` is `RESET`) or of step() (`STEP`)."""
     advice = ""
     if count == STEP and fits(result, 4):
-        advice = (
-            "Split done into terminated (it ended by itself) and truncated (it ran out of time), as Gym did in 0.26."
-        )
+        advice = "Split done into terminated (it ended by itself) and truncated (out of time), as Gym did in 0.26."
     elif count == RESET and not isinstance(result, tuple):
         advice = "Write: return obs, {}"
     text = f"{_WANTED[count]} as Gymnasium's environments do; it returned {described(result)}."

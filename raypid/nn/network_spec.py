@@ -260,18 +260,11 @@ def _check_leaf(leaf: Leaf | ActionLeaf) -> None:
     Raises:
         ValueError: they do not.
     """
-    size = math.prod(leaf.shape)
     bounds = (leaf.low, leaf.high) if isinstance(leaf, ActionLeaf) else ()
-    is_image = isinstance(leaf, Leaf) and leaf.kind == "image"
-    if (
-        any(n < 0 for n in leaf.shape)
-        or any(n < 1 for n in leaf.nvec)
-        or len(leaf.nvec) not in (0, size)
-        or len(leaf.start) not in (0, size)
-        or any(len(bound) not in (0, size) for bound in bounds)
-        or (is_image and len(leaf.shape) not in (2, 3))
-        or np.dtype(leaf.dtype).kind not in "biuf"
-    ):
+    sizes = {len(values) for values in (leaf.nvec, leaf.start, *bounds)}
+    has_numbers = np.dtype(leaf.dtype).kind in "biuf" and sizes <= {0, math.prod(leaf.shape)}
+    has_shape = min(leaf.shape, default=0) >= 0 and (leaf.kind != "image" or len(leaf.shape) in (2, 3))
+    if not (has_numbers and has_shape and min(leaf.nvec, default=1) >= 1):
         raise ValueError(f"{shown(leaf)} does not fit together")
 
 

@@ -56,12 +56,8 @@ class Pipeline:
         self.normalized_size = sum(leaf.width for leaf in self._rest if leaf.kind == "vector")
         self.load(zero_moments(self.normalized_size))
         only = spec.leaves[0]
-        self._is_plain = (
-            len(spec.leaves) == 1
-            and (only.kind, only.path, only.scale) == ("vector", "", 1)
-            and spec.frame_stack == 1
-            and not spec.mask_size
-        )
+        is_single = (len(spec.leaves), spec.frame_stack, spec.mask_size) == (1, 1, 0)
+        self._is_plain = is_single and (only.kind, only.path, only.scale) == ("vector", "", 1)
         """Whether observations are one vector: the usual case, in which a step costs few calls."""
 
     def load(self, moments: Moments) -> None:

@@ -69,9 +69,7 @@ class Layout:
     def __init__(self, weights: Parts, owner: str) -> None:
         self._structure = weights
         arrays = {name: to_numpy(part) for name, part in _named(weights).items()}
-        others = [
-            f"{name or 'one'} of dtype {array.dtype}" for name, array in arrays.items() if array.dtype.kind != "f"
-        ]
+        others = [f"{name or 'one'} as {array.dtype}" for name, array in arrays.items() if array.dtype.kind != "f"]
         if others or not arrays:
             found = listed(others, 3) or "nothing"
             raise UserError(f"{owner}.get_weights() returned {found}; weights are arrays of floating-point numbers.")

@@ -103,9 +103,8 @@ def checksums_in(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in folder.rglob(_INDEX):
         part = file.parent.relative_to(folder)
-        found |= {
-            (part / name).as_posix(): checksum for name, checksum in _checksums(json.loads(file.read_text())).items()
-        }
+        checksums = _checksums(json.loads(file.read_text()))
+        found |= {(part / name).as_posix(): checksum for name, checksum in checksums.items()}
     return found
 
 
@@ -174,11 +173,8 @@ def read_rows(folder: Path, index: Mapping[str, Any], first: int) -> Iterator[Pi
             continue
         fixed = _read_columns(folder / segment["file"], end - begin)
         for start, stop in spans_of(max(begin, first), end, rows_at_a_time(fixed)):
-            yield (
-                start,
-                {name: values[start - begin : stop - begin] for name, values in fixed.items()},
-                {name: values[start - oldest : stop - oldest] for name, values in changing.items()},
-            )
+            here = {name: values[start - begin : stop - begin] for name, values in fixed.items()}
+            yield start, here, {name: values[start - oldest : stop - oldest] for name, values in changing.items()}
 
 
 def rows_at_a_time(columns: Mapping[str, Array]) -> int:
@@ -200,12 +196,7 @@ def _checked_index(folder: Path) -> dict[str, Any]:
     end = segments[0]["start"] if segments else oldest
     for segment in segments:
         start, stop, file = segment["start"], segment["stop"], segment["file"]
-        if (
-            not type(start) is type(stop) is int
-            or start != end
-            or not 0 <= start < stop
-            or not _SEGMENT.fullmatch(file)
-        ):
+        if not (type(start) is type(stop) is int and start == end and 0 <= start < stop and _SEGMENT.fullmatch(file)):
             raise ValueError(f"{_INDEX} has a segment {shown(file)} of rows {shown(start)} to {shown(stop)}")
         end = stop
     if oldest < count and (end != count or segments[0]["start"] > oldest):

@@ -185,7 +185,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         ("text", r"Wrong.step\(\) returned metric 'x' = 'hello'; metrics are numbers"),
         ("array", r"Wrong.step\(\) returned metric 'x' = array"),
         ("none", r"Wrong.get_weights\(\) returned nothing; weights are arrays"),
-        ("ints", r"Wrong.get_weights\(\) returned 0 of dtype int64; weights are arrays of floating-point numbers"),
+        ("ints", r"Wrong.get_weights\(\) returned 0 as int64; weights are arrays of floating-point numbers"),
     ],
 )
 def test_faults_of_a_model(fault: str, says: str) -> None:

@@ -186,7 +186,7 @@ def test_what_a_population_cannot_be_is_refused_in_a_line(model: dict[str, Any],
 
 
 def test_widths_that_a_registered_network_does_not_see_are_refused() -> None:
-    with pytest.raises(ConfigError, match="a registered network that takes no `spec`"):
+    with pytest.raises(ConfigError, match="a registered network without `spec`"):
         raypid.Agent("ES", {**CATCH, "env": Shown, "model": {"network": "t-features", "hidden": [8]}})
 
 
