@@ -10,7 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -154,8 +154,7 @@ class PythonVector(VectorEnv):
         num_envs = self.num_envs
         observations: list[object] = []
         rewards: list[object] = [0.0] * num_envs
-        flags = np.zeros((3, num_envs), np.bool_)
-        terminated, truncated, first = flags
+        terminated, truncated, first = np.zeros((3, num_envs), np.bool_)
         infos: dict[int, Info] = {}
         cut: list[int] = []
         for stream, result in enumerate(results):
@@ -195,26 +194,21 @@ class PythonVector(VectorEnv):
         """Call `call(stream, argument)` for every stream: in a loop, in threads, or in copies of this process."""
         mine, *others = self._parts
         if not others:
-            return self._calls(call, mine, arguments)
+            return self._calls(call, arguments, mine)
         if self._copies:
             self._send(call, arguments)
-            parts = (
-                self._received(i, part) or self._calls(call, part, arguments) for i, part in enumerate(self._parts)
-            )
-            return [result for part in parts for result in part]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(len(others), thread_name_prefix="raypid-env")
-        futures = [self._pool.submit(self._calls, call, part, arguments) for part in others]
-        try:
-            results = self._calls(call, mine, arguments)
-        finally:
-            wait(futures)
-        for future in futures:
-            results += future.result()
-        return results
+            parts = [
+                self._received(i, part) or self._calls(call, arguments, part) for i, part in enumerate(self._parts)
+            ]
+        else:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(len(others), thread_name_prefix="raypid-env")
+            rest = self._pool.map(partial(self._calls, call, arguments), others)
+            parts = [self._calls(call, arguments, mine), *rest]
+        return [result for part in parts for result in part]
 
     def _calls(
-        self, call: Callable[[int, Argument], object], part: range, arguments: Sequence[Argument]
+        self, call: Callable[[int, Argument], object], arguments: Sequence[Argument], part: range
     ) -> list[object]:
         return [call(stream, arguments[stream]) for stream in part]
 
@@ -267,7 +261,7 @@ class PythonVector(VectorEnv):
         start = clock()
         self._send(self._step_one, actions)
         own = clock()
-        results = self._calls(self._step_one, mine, actions)
+        results = self._calls(self._step_one, actions, mine)
         own_s = clock() - own
         try:
             for copy in self._copies.values():
@@ -276,7 +270,7 @@ class PythonVector(VectorEnv):
             start = -math.inf  # never faster
         split_s, rest = clock() - start, clock()
         for part in others:
-            results += self._calls(self._step_one, part, actions)
+            results += self._calls(self._step_one, actions, part)
         return results, (own_s + clock() - rest, split_s)
 
     # -- copies of this process ------------------------------------------------------------------------------------------

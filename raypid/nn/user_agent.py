@@ -17,7 +17,6 @@ from raypid.plugins.registry import AGENT_METHODS, AGENTS, called, check_methods
 from raypid.types import Array, Gradients, Trajectory, Weights, tree_leaves
 
 T = TypeVar("T")
-_NOTHING: Iterator[object] = iter(())
 
 
 class WorkerAgent(Protocol):
@@ -114,7 +113,7 @@ class AgentSource:
         entry, name = self.entry, self.entry.__qualname__
         args = arguments(entry, name, "agent_config", self.config, facts_of(self.policy.spec, self.policy.seed))
         self.agent: WorkerAgent = called(name, "__init__", entry, args, self.policy.model)
-        self._steps: Iterator[object] = _NOTHING
+        self._steps: Iterator[object] | None = None
         """The rest of a generator that the agent returned."""
 
     def begin(self, weights: Weights) -> None:
@@ -145,11 +144,11 @@ class AgentSource:
     def _next(self, weights: Parts) -> object:
         """Return the next gradient: from a generator that the agent has returned, or else from the agent."""
         for _ in range(2):
-            if self._steps is not _NOTHING:
+            if self._steps is not None:
                 self.agent.set_weights(weights)
                 if (found := next(self._steps, None)) is not None:
                     return found
-                self._steps = _NOTHING
+                self._steps = None
             found = self.agent.fetch_grads(weights)
             if not inspect.isgenerator(found):
                 return found
