@@ -265,16 +265,9 @@ def _resolve_object(target: object, name: str) -> Resolved:
     elif callable(target) and not isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         return Resolved(name, "function", target)
     what = f"class {target.__name__}" if inspect.isclass(target) else f"a {type(target).__name__}"
-    if isinstance(target, (gymnasium.Env, gymnasium.vector.VectorEnv)):
-        name = type(target.unwrapped).__name__
-        by_id = f"its id, env={target.spec.id!r}, " if target.spec is not None else ""
-        raise EnvError(
-            f"env is {what}, which exists already: every worker makes its own. Give {by_id}the class, env={name}, or a function that makes "
-            f"it with its wrappers, env=lambda: {name}(...)."
-        )
     raise EnvError(
-        f"env is {what}, which is not an environment. Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', "
-        "'module:Name', a registered name, a gymnasium.Env class, or a function that returns an environment."
+        f"env is {what}, and every worker makes its own environment. Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', 'module:Name', "
+        "a registered name, a gymnasium.Env class, or a function that makes the environment with its wrappers, env=lambda: ..."
     )
 
 

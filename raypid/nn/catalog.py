@@ -116,9 +116,6 @@ def build_spec(
     if not observed:
         raise ConfigError("The observation holds nothing but the action mask.")
     network = "mlp" if model.network in STEPS else model.network
-    if network not in NETWORKS and network != "auto":
-        # raises with the nearest names
-        NETWORKS.get(network)
     leaves = _leaves(observed, network, first, like)
     if network == "auto":
         network = "cnn" if any(leaf.kind == "image" for leaf in leaves) else "mlp"

@@ -91,7 +91,7 @@ class Decides:
         (EnvSpec(env="qwrtpsdfghjk"), "raypid list envs"),
         (EnvSpec(env="no_such_module:Thing"), "there is no module 'no_such_module'"),
         (EnvSpec(env="cases:Walkk"), "module 'cases' has no 'Walkk'. Did you mean 'cases:Walk'"),
-        (EnvSpec(env=42), "env is a int, which is not an environment"),
+        (EnvSpec(env=42), "env is a int, and every worker makes its own"),
         (EnvSpec(env=dict), "env is class dict"),
         (
             EnvSpec(env=Network),
@@ -103,7 +103,7 @@ class Decides:
             EnvSpec(env=Decides),
             'env is the class Decides, .* raypid.register_agent\\("decides", Decides\\), then agent=',
         ),
-        (EnvSpec(env=cases.Counter()), "exists already: every worker makes its own"),
+        (EnvSpec(env=cases.Counter()), "env is a Counter, and every worker makes its own"),
         (EnvSpec(env=lambda: 3), "gave an object of type int without reset, step"),
         (
             EnvSpec(env="Pendulum-v1", vectorizer="native"),
