@@ -314,6 +314,5 @@ def _settings_of_vector(vector: gymnasium.vector.VectorEnv[Any, Any, Any], num_e
         found = {"env": vector.spec.id, "num_envs_per_worker": num_envs}
         return {**found, "env_config": made_with} if made_with else found
     raise EnvError(
-        f"A {type(vector).__name__} that already exists does not say how it was made: give a function with a parameter num_envs "
-        "that makes one, so that every worker can make its own."
+        f"A {type(vector).__name__} does not say how it was made: give a function with a parameter num_envs that makes one in each worker."
     )

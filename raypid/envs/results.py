@@ -113,11 +113,11 @@ def reward_number(reward: Any, stream: int | None = None) -> float:
     if abs(value) <= _LARGEST:
         return value
     has_parts = isinstance(reward, Collection) and not is_text
-    raise ObservationError(
-        f"the reward is {shown(reward)}; it must be one finite number, in float32 (up to 3.4e+38) before reward_scale.",
-        stream,
-        "Sum the components, and keep the parts in info, where a callback makes metrics of them." if has_parts else "",
+    text = (
+        f"the reward is {shown(reward)}; it must be one finite number, in float32 (up to 3.4e+38) before reward_scale."
     )
+    advice = "Sum the components, and keep the parts in info, where a callback makes metrics of them."
+    raise ObservationError(text, stream, advice if has_parts else "")
 
 
 def checked_step(

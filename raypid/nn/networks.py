@@ -296,8 +296,7 @@ class CustomNetwork(UserModule):
                 given.append(f"a vector [N, {vector}] (spec.pipeline.vector_size)")
             observed = ", ".join(f"{leaf.path} {list(leaf.shape)}".strip() for leaf in spec.pipeline.leaves)
             raise CodeError(
-                f"{error} Network {spec.network!r} is given {' and '.join(given)}, for observations of shape {observed}: "
-                "size its first layers by that."
+                f"{error} Network {spec.network!r} is given {' and '.join(given)}, by which to size it, for observations of shape {observed}."
             ) from None
 
     def forward(self, inputs: TorchInputs, memory: Memory | None = None) -> Outputs:

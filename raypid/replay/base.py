@@ -81,9 +81,8 @@ class Replay(Buffer, ABC):
         """
         if not self.num_ready:
             raise UserError(
-                f"The replay buffer holds no complete transition yet: none of the {self.count:,} rows that were added can be drawn. A row "
-                f"can be drawn once n_step ({self.spec.n_step}) steps of its stream, or the end of its episode, are there. Add more "
-                "fragments first."
+                f"The replay buffer holds no complete transition yet. Of {self.count:,} rows none has n_step ({self.spec.n_step}) rows of its "
+                "stream, or the end of its episode, after it: add more fragments."
             )
         ids, probability = self.draw(num)
         probability = probability / self.spec.num_shards
