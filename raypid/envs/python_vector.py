@@ -57,16 +57,11 @@ class PythonVector(VectorEnv):
         make_env: stream -> a new environment.
         mode: "sync", "threads" (one for each stream), "processes" (`spec.num_threads`, this one among them), or "auto": a loop that
             turns to threads if the environments wait; and to `spec.num_threads` threads or processes if these are faster.
-        first_env: an environment for stream 0 that exists already.
+        first: an environment for stream 0 that exists already.
     """
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        name: str,
-        make_env: Callable[[int], PythonEnv],
-        mode: str = "sync",
-        first_env: PythonEnv | None = None,
+        self, spec: EnvSpec, name: str, make_env: Callable[[int], PythonEnv], mode: str, first: PythonEnv | None = None
     ) -> None:
         super().__init__(spec, name)
         self._make_env = make_env
@@ -77,7 +72,7 @@ class PythonVector(VectorEnv):
         self._limits: list[float] = []
         try:
             for stream in range(self.num_envs):
-                self._add(stream, first_env if first_env is not None and stream == 0 else make_env(stream))
+                self._add(stream, first if first is not None and stream == 0 else make_env(stream))
         except BaseException:
             self.close()
             raise

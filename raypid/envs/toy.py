@@ -70,16 +70,18 @@ class _CartPole(gymnasium.ObservationWrapper[object, np.int64, Array]):
         super().__init__(gymnasium.wrappers.TimeLimit(cartpole, max_episode_steps))
         box = cartpole.observation_space
         assert isinstance(box, spaces.Box)
-        self._position = spaces.Box(box.low[[0, 2]], box.high[[0, 2]], dtype=np.float32)
-        self._velocity = spaces.Box(box.low[[1, 3]], box.high[[1, 3]], dtype=np.float32)
+        self.observation_space = _box(self.observation(box.low), self.observation(box.high))
+
+
+def _box(low: Any, high: Any) -> spaces.Space[Any]:
+    """The space of arrays, or of dicts of arrays, between two bounds."""
+    if isinstance(low, dict):
+        return spaces.Dict({part: _box(low[part], high[part]) for part in low})
+    return spaces.Box(low, high)
 
 
 class DictCartPole(_CartPole):
     """CartPole-v1 whose observation is {"position": [2], "velocity": [2]} (cart and pole)."""
-
-    def __init__(self, max_episode_steps: int = 500) -> None:
-        super().__init__(max_episode_steps)
-        self.observation_space = spaces.Dict(position=self._position, velocity=self._velocity)
 
     def observation(self, observation: Array) -> dict[str, Array]:
         return {"position": observation[[0, 2]], "velocity": observation[[1, 3]]}
@@ -88,10 +90,6 @@ class DictCartPole(_CartPole):
 class PositionCartPole(_CartPole):
     """CartPole-v1 without velocities: the observation is the cart's position and the pole's angle [2]. A single observation
     does not show which way the pole moves, so a policy needs a memory (or a frame stack)."""
-
-    def __init__(self, max_episode_steps: int = 500) -> None:
-        super().__init__(max_episode_steps)
-        self.observation_space = self._position
 
     def observation(self, observation: Array) -> Array:
         return observation[[0, 2]]

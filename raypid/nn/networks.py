@@ -388,20 +388,18 @@ class TorchNetwork(FlatParameters):
         self.spec, self.device = spec, torch.device(device)
         module = build_module(spec, seed)
         super().__init__(module.to(self.device))
+        self._fully_connected = [part for part in module.modules() if isinstance(part, TwinMLP)]
         self.log_std = next((p for name, p in module.named_parameters() if _plain(name) == "log_std"), None)
 
     def perturb(self, rng: np.random.Generator | None) -> None:
         """Draw new noise for noisy layers; with None, remove it."""
-        for part in self._fully_connected():
+        for part in self._fully_connected:
             part.perturb(rng)
 
     def compute_in_half(self) -> None:
         """Compute products between hidden fully connected layers in bfloat16 from now on. Weights stay float32."""
-        for part in self._fully_connected():
+        for part in self._fully_connected:
             part.in_half = True
-
-    def _fully_connected(self) -> list[TwinMLP]:
-        return [part for part in self.module.modules() if isinstance(part, TwinMLP)]
 
     def __call__(self, inputs: TorchInputs, memory: Memory | None = None) -> tuple[Tensor, Tensor | None]:
         """Return params [N, P] and value [N] (None without a value head).

@@ -82,12 +82,9 @@ def takes_returns(method: Callable[..., object]) -> bool:
 
 def with_returns(method: Callable[..., T]) -> Callable[[Trajectory, Array | None], T]:
     """Wrap a method that may not take returns as one that takes a trajectory and returns."""
-    if not takes_returns(method):
-        return lambda trajectory, returns: method(trajectory)
-    parameter = inspect.signature(method).parameters.get("Rs")
-    if parameter is not None and parameter.kind is parameter.KEYWORD_ONLY:
+    if "Rs" in inspect.signature(method).parameters:
         return lambda trajectory, returns: method(trajectory, Rs=returns)
-    return method
+    return method if takes_returns(method) else lambda trajectory, returns: method(trajectory)
 
 
 class AgentSource:
