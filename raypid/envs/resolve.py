@@ -126,8 +126,6 @@ def module_of(name: str) -> str:
 
 
 def _resolve_name(name: str) -> Resolved:
-    if name.startswith("envpool:"):
-        return _resolve_envpool(name)
     if name in ENVS:
         try:
             entry = ENVS.get(name)
@@ -136,8 +134,11 @@ def _resolve_name(name: str) -> Resolved:
         return _resolve_name(entry) if isinstance(entry, str) else _resolve_object(entry, name)
     if names_file(name):
         return _resolve_path(name)
-    if name.startswith("ALE/"):
-        _require("ale_py", name)
+    for prefix, package in (("ALE/", "ale_py"), ("envpool:", "envpool")):
+        if name.startswith(prefix) and not installed(package):
+            raise _lacking(name, package)
+    if name.startswith("envpool:"):
+        return _resolve_envpool(name)
     if name not in gymnasium.registry and ":" not in name:
         _register_from_package(name)
     if told := gone(name):
@@ -182,7 +183,6 @@ def _resolve_gym(name: str) -> Resolved:
 
 
 def _resolve_envpool(name: str) -> Resolved:
-    _require("envpool", name)
     task = name.partition(":")[2]
     with quiet():
         import envpool
@@ -269,11 +269,6 @@ def _resolve_object(target: object, name: str) -> Resolved:
         f"env is {what}, and every worker makes its own environment. Give a Gymnasium id ('CartPole-v1'), 'envpool:Pong-v5', 'module:Name', "
         "a registered name, a gymnasium.Env class, or a function that makes the environment with its wrappers, env=lambda: ..."
     )
-
-
-def _require(package: str, name: str) -> None:
-    if not installed(package):
-        raise _lacking(name, package)
 
 
 def _lacking(name: str, package: str) -> EnvError:
