@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -127,7 +127,7 @@ class NetworkSpec:
     hidden: tuple[int, ...] = (64, 64)
     channels: tuple[int, ...] = ()
     """Output channels of convolutional encoders; empty: as published."""
-    activation: str = "tanh"
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
     shared: bool = False
     log_std_init: float = 0.0
     custom: dict[str, object] = field(default_factory=dict)
@@ -279,8 +279,6 @@ def check_weights(spec: NetworkSpec, table: Sequence[tuple[str, tuple[int, ...]]
         raise ValueError(f"the table of weights does not name the {num_weights:,} that there are")
     if spec.head == "model":
         return
-    if spec.activation not in ("tanh", "relu", "silu"):
-        raise ValueError(f"activation is {spec.activation!r}")
     if spec.torch_free and tuple(table) != spec.mlp_table(spec.pipeline.vector_size):
         raise ValueError("the weights are not those of the network that is described")
     widths = [(1, w) for w in (*spec.hidden, *spec.channels, spec.num_outputs, spec.memory_size, len(spec.atoms))]

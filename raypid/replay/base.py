@@ -233,7 +233,7 @@ class Replay(Buffer, ABC):
             raise ValueError(f"num_skipped is {skipped}, max_priority {largest}")
         self.num_skipped = skipped + (self.num_skipped if after else 0)
         self.max_priority = max(largest, self.max_priority) if after else largest
-        self.restore(SavedRows(ids, joined(more), index))
+        self.restore(SavedRows(ids, joined(more)))
         if not after:
             self.lineage = str(index.get("lineage", ""))[:64]
         if draws:

@@ -64,7 +64,6 @@ class SavedRows:
     """[n] of the rows, in the buffer that they were loaded into."""
     columns: dict[str, Array]
     """[n, *] each: what the kind of replay saved for each row."""
-    index: dict[str, Any]
 
 
 def write_rows(folder: Path, previous: Path | None, head: Mapping[str, Any], step: int, rows: Rows) -> None:
