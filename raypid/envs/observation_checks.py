@@ -88,19 +88,15 @@ class ObservationPart:
         Raises:
             ObservationError: an element is not finite, or not in its discrete space.
         """
-        if self.is_float:
-            # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
-            # sorted out below
-            if math.isfinite(np.vdot(array, array)):
-                return
-            bad, what = ~np.isfinite(array), "is not finite"
-        elif not self.is_box:
-            bad, what = self.beyond(array), f"is outside its space {self.space}"
-        else:
+        # one reduction without temporaries: NaN and inf survive a sum of squares; overflow, of which vdot says nothing, is
+        # sorted out below
+        if self.is_box and (not self.is_float or math.isfinite(np.vdot(array, array))):
             return
+        bad = ~np.isfinite(array) if self.is_float else self.beyond(array)
         if bad.any():
             row, place, at = first_place(bad)
-            text = f"{self.label} {what}: {array[row][place]}{at}. Observation space: {self.space}."
+            what = "not finite" if self.is_float else f"outside its space {self.space}"
+            text = f"{self.label} is {what}: {array[row][place]}{at}. Observation space: {self.space}."
             raise ObservationError(text, row)
 
     def beyond_bounds(self, array: Array) -> tuple[int, str] | None:
