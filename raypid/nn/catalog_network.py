@@ -45,9 +45,8 @@ class CatalogNetwork(nn.Module):
         inputs = TorchInputs(self._policy.pipeline.batch(tree_map(np.asarray, as_tree(obs))), device)
         num = len(inputs.vector)
         if self.spec.memory:
-            state = self.initial_state(num) if state is None else state
-            assert state is not None
-            memory = Memory(state.to(device), torch.zeros(1, num, dtype=torch.bool))
+            before = torch.from_numpy(initial_memory(self.spec, num)) if state is None else state
+            memory = Memory(before.to(device), torch.zeros(1, num, dtype=torch.bool))
         params, value, after = self.network(inputs, memory)
         return self._policy.distribution.masked(params, inputs.mask), value, after
 
