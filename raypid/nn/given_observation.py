@@ -17,60 +17,56 @@ from raypid.nn.pipeline import nest
 from raypid.types import Array, Tree, to_numpy
 
 
-class GivenObservation:
-    """Reads observations for policies of one network. What such a policy was not trained with is left out."""
+def read_observation(spec: NetworkSpec, obs: object) -> tuple[Tree, int, bool]:
+    """Read an observation for a policy with this network. What such a policy was not trained with is left out.
 
-    def __init__(self, spec: NetworkSpec) -> None:
-        self.leaves = spec.pipeline.leaves
-        self.mask_size = spec.pipeline.mask_size
-        self.choices = slices([n for leaf in spec.actions for n in leaf.nvec])
-        """Where the action mask has the choices of each discrete element of an action."""
+    Returns:
+        Arrays [B, *] of the environment's dtypes as a tree; B; and whether it is one observation (then B is 1) and no batch.
 
-    def read(self, obs: object) -> tuple[Tree, int, bool]:
-        """Return arrays [B, *] of the environment's dtypes as a tree, B, and whether it is one observation (then B is 1) and no batch.
+    Raises:
+        UserError: a part is missing, has another shape or dtype, or a value that the environment's space has not; or the
+            parts are not all of one observation, or of batches of one size.
+    """
+    leaves = spec.pipeline.leaves
+    arrays = {leaf.path: _array(leaf, _part(spec, obs, leaf.path)) for leaf in leaves}
+    sizes = [None if arrays[leaf.path].shape == leaf.shape else len(arrays[leaf.path]) for leaf in leaves]
+    if any(size != sizes[0] for size in sizes[1:]):
+        each = ", ".join(f"{p!r} {'one' if n is None else f'a batch of {n}'}" for p, n in zip(arrays, sizes))
+        raise UserError(
+            f"Some parts of the observation are of one observation, others of more: {each}. Give all one leading axis, or none."
+        )
+    single, num = sizes[0] is None, 1 if sizes[0] is None else sizes[0]
+    if spec.pipeline.mask_size:
+        arrays["action_mask"] = _mask(spec, _part(spec, obs, "action_mask"), num, single)
+    return nest({path: array[None] if single else array for path, array in arrays.items()}), num, single
 
-        Raises:
-            UserError: a part is missing, has another shape or dtype, or a value that the environment's space has not; or the
-                parts are not all of one observation, or of batches of one size.
-        """
-        arrays = {leaf.path: _array(leaf, self._part(obs, leaf.path)) for leaf in self.leaves}
-        sizes = [None if arrays[leaf.path].shape == leaf.shape else len(arrays[leaf.path]) for leaf in self.leaves]
-        if any(size != sizes[0] for size in sizes[1:]):
-            each = ", ".join(f"{p!r} {'one' if n is None else f'a batch of {n}'}" for p, n in zip(arrays, sizes))
-            raise UserError(
-                f"Some parts of the observation are of one observation, others of more: {each}. Give all one leading axis, or none."
-            )
-        single, num = sizes[0] is None, 1 if sizes[0] is None else sizes[0]
-        if self.mask_size:
-            arrays["action_mask"] = self._mask(self._part(obs, "action_mask"), num, single)
-        return nest({path: array[None] if single else array for path, array in arrays.items()}), num, single
 
-    def _part(self, obs: object, path: str) -> object:
-        """The part at `path` of an observation as the environment gives it: Dict as a mapping, Tuple as a tuple or list."""
-        part = obs
-        for key in path.split("/") if path else ():
-            members = dict(enumerate(part)) if isinstance(part, (tuple, list)) else part
-            named = {str(name): value for name, value in members.items()} if isinstance(members, Mapping) else {}
-            if key not in named:
-                parts = [f"{leaf.path!r} of shape {leaf.shape}" for leaf in self.leaves]
-                parts += [f"'action_mask' of shape ({self.mask_size},)"] if self.mask_size else []
-                raise UserError(
-                    f"The observation lacks {path!r}: it is {_kind(part)}. This policy takes {', '.join(parts)}."
-                )
-            part = named[key]
-        return part
+def _part(spec: NetworkSpec, obs: object, path: str) -> object:
+    """The part at `path` of an observation as the environment gives it: Dict as a mapping, Tuple as a tuple or list."""
+    part = obs
+    for key in path.split("/") if path else ():
+        members = dict(enumerate(part)) if isinstance(part, (tuple, list)) else part
+        named = {str(name): value for name, value in members.items()} if isinstance(members, Mapping) else {}
+        if key not in named:
+            shapes = {leaf.path: leaf.shape for leaf in spec.pipeline.leaves}
+            shapes |= {"action_mask": (spec.pipeline.mask_size,)} if spec.pipeline.mask_size else {}
+            takes = ", ".join(f"{name!r} of shape {shape}" for name, shape in shapes.items())
+            raise UserError(f"The observation lacks {path!r}: it is {_kind(part)}. This policy takes {takes}.")
+        part = named[key]
+    return part
 
-    def _mask(self, given: object, num: int, single: bool) -> Array:
-        """The action mask [*] or [B, *], with one element for each choice of the actions in their order."""
-        mask = _numbers(given)
-        if mask.size != num * self.mask_size or not (single or mask.shape[:1] == (num,)):
-            takes = (self.mask_size,) if single else (num, self.mask_size)
-            raise UserError(f"The action_mask has shape {mask.shape}; this policy takes {takes}, 1 where allowed.")
-        rows = mask.reshape(num, self.mask_size).astype(bool)
-        for columns in self.choices:
-            if not rows[:, columns].any(-1).all():
-                raise UserError(f"The action_mask allows none of elements {columns.start} to {columns.stop - 1}.")
-        return mask
+
+def _mask(spec: NetworkSpec, given: object, num: int, single: bool) -> Array:
+    """The action mask [*] or [B, *], with one element for each choice of the actions in their order."""
+    mask, size = _numbers(given), spec.pipeline.mask_size
+    if mask.size != num * size or not (single or mask.shape[:1] == (num,)):
+        takes = (size,) if single else (num, size)
+        raise UserError(f"The action_mask has shape {mask.shape}; this policy takes {takes}, 1 where allowed.")
+    rows = mask.reshape(num, size).astype(bool)
+    for choices in slices([n for leaf in spec.actions for n in leaf.nvec]):
+        if not rows[:, choices].any(-1).all():
+            raise UserError(f"The action_mask allows none of elements {choices.start} to {choices.stop - 1}.")
+    return mask
 
 
 def _array(leaf: Leaf, given: object) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ class DeployedPolicy:
         """Origin of a loaded policy: algorithm, env (its name), timesteps_total."""
         self.remembers = policy.initial_state(1) is not None
         """Whether an action depends on earlier observations too: the network has a memory, or frames are stacked."""
-        from raypid.nn.given_observation import GivenObservation  # training does without
+        from raypid.nn.given_observation import read_observation  # training does without
 
-        self._given = GivenObservation(policy.spec)
+        self._read = partial(read_observation, policy.spec)
         self._lock = threading.Lock()  # networks keep intermediate results, and the noise of noisy layers
         self._is_session = False
         self.reset()
@@ -94,7 +95,7 @@ class DeployedPolicy:
             ValueError: the observation is not one that the policy was trained with; or episodes under way are mixed with others,
                 by a batch of another size or by another thread.
         """
-        batch, num, single = self._given.read(obs)
+        batch, num, single = self._read(obs)
         with self._lock:
             self._check_client(num)
             if self._first is None or len(self._first) != num:

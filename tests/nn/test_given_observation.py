@@ -14,7 +14,8 @@ from gymnasium import spaces
 
 from raypid.errors import UserError
 from raypid.nn.catalog import build_spec
-from raypid.nn.given_observation import GivenObservation
+from raypid.nn.given_observation import read_observation
+from raypid.nn.network_spec import NetworkSpec
 from raypid.nn.networks import TorchNetwork
 from raypid.nn.policy import DeployedPolicy, make_policy
 from raypid.settings.config import ModelConfig
@@ -28,8 +29,8 @@ MASKED = spaces.Dict(x=spaces.Box(-9, 9, (2,), F), action_mask=spaces.MultiBinar
 PAIR = spaces.Tuple((spaces.Box(-9, 9, (2,), F), spaces.Discrete(3, start=-1)))
 
 
-def given(space: Any, action: Any = None, **more: Any) -> GivenObservation:
-    return GivenObservation(build_spec(space, action or spaces.Discrete(2), ModelConfig(hidden=(4,)), **more))
+def network(space: Any, action: Any = None) -> NetworkSpec:
+    return build_spec(space, action or spaces.Discrete(2), ModelConfig(hidden=(4,)))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def given(space: Any, action: Any = None, **more: Any) -> GivenObservation:
 def test_what_does_not_fit_is_named(space: Any, obs: Any, says: str) -> None:
     action = spaces.MultiDiscrete([2, 3]) if space is MASKED else None
     with pytest.raises(UserError, match=says) as raised:
-        given(space, action).read(obs)
+        read_observation(network(space, action), obs)
     assert "\n" not in str(raised.value)
 
 
@@ -90,9 +91,9 @@ def test_what_does_not_fit_is_named(space: Any, obs: Any, says: str) -> None:
 )
 def test_what_fits_is_taken(space: Any, obs: Any, num: int, single: bool) -> None:
     action = spaces.MultiDiscrete([2, 3]) if space is MASKED else None
-    tree, count, one = given(space, action).read(obs)
+    tree, count, one = read_observation(network(space, action), obs)
     assert (count, one) == (num, single)
-    policy = make_policy(build_spec(space, action or spaces.Discrete(2), ModelConfig(hidden=(4,))))
+    policy = make_policy(network(space, action))
     policy.load(Weights(0, TorchNetwork(policy.spec, 0).numpy(), TorchNetwork(policy.spec, 0).table))
     acted = DeployedPolicy(policy).act(obs)
     assert np.shape(acted)[: 0 if single else 1] == (() if single else (num,)) and tree is not None
