@@ -49,8 +49,6 @@ def unroll(cell: str, x: Tensor, recurrent: Tensor, memory: Memory) -> tuple[Ten
     if cell == "gru":
         outputs: Tensor = _GRU.apply(x, recurrent, state, keep, resets)
         return outputs, outputs[:, -1].detach().transpose(0, 1)
-    h: Tensor
-    c: Tensor
     h, c = _LSTM.apply(x, recurrent, state, keep, resets)
     return h, torch.cat([h[:, -1].detach(), c], -1).transpose(0, 1)
 
