@@ -54,9 +54,7 @@ class DeployedPolicy:
 
         Sessions may act at the same time in different threads. (A model of the user's own is built anew for each session.)
         """
-        policy = self.policy
-        if isinstance(policy, ModelPolicy):
-            policy = policy.copy()
+        policy = self.policy.copy() if isinstance(self.policy, ModelPolicy) else self.policy
         session = DeployedPolicy(policy, seed)
         session._is_session, session.info = True, self.info
         if policy is self.policy:
