@@ -290,11 +290,9 @@ def settings_of(env: object, env_config: Mapping[str, object], num_workers: int 
         return {"env": env}
     # only a call shows whether the function makes one environment or a vector
     made = call(resolved.creator, EnvSpec(env=env, env_config=env_config), 0)
-    if not isinstance(made, gymnasium.vector.VectorEnv):
-        made.close()
-        return {"env": env}
     try:
-        return _settings_of_vector(made, made.num_envs)
+        is_vector = isinstance(made, gymnasium.vector.VectorEnv)
+        return _settings_of_vector(made, made.num_envs) if is_vector else {"env": env}
     finally:
         close_vector(made)
 
