@@ -198,8 +198,6 @@ class SmallNetwork:
         np.matmul(ones[0], d_params, out=grads["policy.bias"])
         np.matmul(last[-1].T, d_value[:, None], out=grads["value.weight"])
         grads["value.bias"][0] = d_value.sum()
-        if not layers:
-            return
         d = np.empty_like(last)
         np.matmul(d_params, self._policy[0].T, out=d[0])
         by_value = d_value[:, None] * self._value[0].T
