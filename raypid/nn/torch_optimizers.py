@@ -85,9 +85,8 @@ class FlatOptimizer(Optimizer[Tensor, Tensor]):
 
     def load_state_dict(self, state: Mapping[str, Array | int]) -> None:
         device, shape = self.network.flat.device, np.empty(self.network.flat.shape)
-        saved = {name: np.array(matching(state[name], shape)) for name in self.arrays}
         # RMSprop counts steps, too, but makes no use of the count
-        self.state = {name: torch.tensor(array, device=device) for name, array in saved.items()}
+        self.state = {n: torch.tensor(np.array(matching(state[n], shape)), device=device) for n in self.arrays}
         self.state["steps"] = torch.tensor(float(state.get("steps", 0)), device=device)
 
 
