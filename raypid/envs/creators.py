@@ -106,7 +106,8 @@ def call(target: Callable[..., Any], spec: EnvSpec, stream: int, **more: object)
     single = needed[0] if len(needed) == 1 else None
     if single is not None and single.name == "args" and inspect.isclass(target):
         args = arguments(target, target.__qualname__, "env_config", spec.env_config, offered)
-        return target(args)
+        made: Any = target
+        return made(args)
     name = single.name if single is not None else next(iter(names), "")
     is_dict = (single is not None and name not in offered) or (len(names) == 1 and name in CONFIG_NAMES)
     if is_dict and name not in spec.env_config:

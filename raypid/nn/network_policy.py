@@ -5,7 +5,7 @@ Axes: T rows of a fragment; B streams; A elements of an action; P distribution p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -77,7 +77,8 @@ class NetworkPolicy:
         """Map canonical actions [B, *] to what the environment takes: bounds, offsets, shapes."""
         if isinstance(action, np.ndarray):
             return self._leaf_to_env(self.spec.actions[0], action)
-        parts: dict[str, Array] = dict(tree_leaves(action))
+        leaves: Iterator[tuple[str, Array]] = tree_leaves(action)
+        parts = dict(leaves)
         return nest({leaf.path: self._leaf_to_env(leaf, parts[leaf.path]) for leaf in self.spec.actions})
 
     def _leaf_to_env(self, leaf: ActionLeaf, action: Array) -> Array:
