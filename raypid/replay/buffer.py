@@ -93,6 +93,9 @@ class Buffer:
         self.tails: dict[int, Array] = {}
         """Worker -> ids [<= n_step, B] of its newest rows, whose windows may still be incomplete."""
 
+    def __len__(self) -> int:
+        return self.num_ready
+
     @property
     def oldest(self) -> int:
         """The smallest id that is still here."""

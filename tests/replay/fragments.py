@@ -209,7 +209,7 @@ def assert_same(replay: Replay, naive: Naive, *, transitions: bool = True) -> No
     ids = naive.drawable()
     assert (replay.count, replay.oldest) == (naive.count, naive.oldest)
     assert ready_ids(replay) == ids
-    assert replay.num_ready == len(ids)
+    assert replay.num_ready == len(replay) == len(ids)
     if not ids or not transitions:
         return
     t = replay.transitions(np.array(ids))

@@ -239,7 +239,7 @@ def test_a_fragment_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match="A fragment of 11 rows does not fit a replay buffer of 10"):
         replay.add(0, one_stream(np.ones(11)))
     replay.add(0, one_stream(np.ones(10)))
-    assert replay.num_ready == 9
+    assert len(replay) == 9
     fragment = one_stream(np.ones(10), truncated=[4], first=[5])
     fragment.final = Final(np.array([4]), np.array([0]), np.ones((1, 1), F))
     with pytest.raises(ValueError, match="11 rows"):  # the last observation takes a row too

@@ -222,7 +222,7 @@ def test_a_save_of_an_earlier_version(name: str, tmp_path: Path) -> None:
 def test_an_empty_buffer(tmp_path: Path) -> None:
     save_replay(make_replay(SPECS["prioritized"]), tmp_path)
     other = loaded(SPECS["prioritized"], tmp_path)
-    assert other.count == other.num_ready == 0
+    assert other.count == len(other) == 0
     world = World(SPECS["prioritized"], "same_step", restarts=0)
     worker, fragment = world.turn()
     other.add(worker, fragment)

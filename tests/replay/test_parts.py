@@ -62,23 +62,23 @@ def test_parts_are_dealt_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("capacity", [60, 100, 250])
 def test_three_saved_parts_go_into_one_buffer(tmp_path: Path, capacity: int) -> None:
     parts = [filled(tmp_path, i, 80, num) for i, num in enumerate((7, 2, 1))]  # the first one has wrapped
-    there = [p.num_ready for p in parts]
+    there = [len(p) for p in parts]
     folders, draws = share_of_saves(tmp_path, 1)
     one = make_replay(ReplaySpec(capacity=capacity, n_step=3, gamma=1.0, priority_exponent=0.6))
     one.add(9, fragment(9, 0))  # what was there goes
-    assert one.load(*folders[0], draws=draws) == one.num_ready
+    assert one.load(*folders[0], draws=draws) == len(one)
     kept = {1, 2} if capacity == 60 else {0, 1, 2}  # the newest rows
     assert check(one) == kept
     if capacity >= 250:
-        assert one.num_ready == sum(there)
+        assert len(one) == sum(there)
         for part, other in enumerate(parts):
             rows = one.columns["obs/"][:, 0] // 1000 == part
             ready = rows & one.columns["ready"]
-            assert ready.sum() == other.num_ready
+            assert ready.sum() == len(other)
             np.testing.assert_allclose(one.tree.get(np.flatnonzero(ready)), (2.0 + part) ** 0.6)
-    before = one.num_ready
+    before = len(one)
     one.add(2, fragment(2, 1))  # a stream goes on where its part ended
-    assert check(one) == kept and (one.num_ready > before or capacity < 250)
+    assert check(one) == kept and (len(one) > before or capacity < 250)
     one.save(tmp_path / "again")
     again = make_replay(one.spec)
     again.load(tmp_path / "again")

@@ -95,7 +95,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "sample -1": (lambda r: r.dqn.replay.sample(-1), r"not -1"),
     "sample 2.5": (lambda r: r.dqn.replay.sample(2.5), r"not 2.5"),
     "sample at 'a'": (lambda r: r.dqn.replay.sample(8, "a"), r"timesteps must be .* not 'a'"),
-    "sample of nothing": (lambda r: roles.Replay(r.dqn.setup).sample(8), r"none of the 0 rows.*Add more fragments"),
+    "sample of nothing": (lambda r: roles.Replay(r.dqn.setup).sample(8), r"Of 0 rows none.*add more fragments"),
     "priorities of ids": (lambda r: r.dqn.replay.set_priorities(r.dqn.sample.id, np.ones(32)), r"of type Sample, not an array"),
     "priorities short": (lambda r: r.dqn.replay.set_priorities(r.dqn.sample, np.ones(3)), r"32 rows, not an array of shape \[3\]"),
     "priorities in a list": (lambda r: r.dqn.replay.set_priorities(r.dqn.sample, [np.ones(32)]), r"returns a list with an array"),
@@ -297,7 +297,7 @@ def test_actors_answer_too(r: SimpleNamespace, ray_session: Any) -> None:
     future = ray.put(r.dqn.pair)
     with pytest.raises(UserError, match="Give the second of what .* On Ray, call it with .options"):
         ray.get(replay.add.remote(0, future))
-    with pytest.raises(UserError, match="none of the 0 rows"):
+    with pytest.raises(UserError, match="Of 0 rows none"):
         ray.get(replay.sample.remote(8))
     with pytest.raises(UserError, match="not an ObjectRef: call ray.get on it first"):
         r.dqn.replay.add(0, future)
