@@ -198,8 +198,8 @@ class PythonVector(VectorEnv):
         else:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(len(others), thread_name_prefix="raypid-env")
-            rest = self._pool.map(partial(self._calls, call, arguments), others)
-            parts = [self._calls(call, arguments, mine), *rest]
+            futures = [self._pool.submit(self._calls, call, arguments, part) for part in others]
+            parts = [self._calls(call, arguments, mine), *(future.result() for future in futures)]
         return [result for part in parts for result in part]
 
     def _calls(
