@@ -52,7 +52,7 @@ def without_checks() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name in QUIET:
             stack.enter_context(mock.patch.object(owner, name, vars(owner)[name].__wrapped__))
-        stack.enter_context(mock.patch.object(learner, "check_update", lambda *args: None))
+        stack.enter_context(mock.patch.object(learner.Learner, "_check_update", lambda *args: None))
         stack.enter_context(mock.patch.object(acting, "check_action", lambda *args: None))
         stack.enter_context(mock.patch.object(vector, "check_rewards", by_squares))
         yield

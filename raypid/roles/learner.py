@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -139,7 +140,18 @@ class Learner(Role):
             Diverged: the update, or the one before, left something that is not finite.
         """
         self.check("Learner.update", timesteps=timesteps, data=data)
-        update = self._learn(self._joined(data), timesteps)
+        self.check_sound()
+        with self._changing():
+            batch = self._joined(data)
+            # the last batch of a run reaches beyond its end, where open schedules would be 0
+            end = self.algorithm.run_end
+            update = self._update(batch, timesteps if end is None or timesteps < end else self._began)
+            self._began = timesteps
+            if not isinstance(update, Update):
+                raise UserError(
+                    f"update() returned {update!r}; it returns an Update, as super().update(batch, timesteps) does."
+                )
+        self._check_update(update, batch, timesteps)
         for name, x in update.metrics.items():
             total, num = self._sums.get(name, (0.0, 0))
             self._sums[name] = total + x, num + 1
@@ -185,17 +197,16 @@ class Learner(Role):
             Diverged: an update, or one before, left something that is not finite.
         """
         self.check("Learner.learn", timesteps=timesteps, samples=samples)
+        self.check_sound()
         algorithm, rows = self._off_policy, sum(len(sample.id) for sample in samples)
-        needed = [None if self.setup.spec.returns is None else self.returns, algorithm.moments]
-        if self.checks is not None and not all(moments.num_rows for moments in needed if moments is not None):
-            raise UserError(
-                "Learner.learn has nothing yet to normalise by. Call observe(report) for each fragment that goes into a Replay, or set "
-                "normalize_rewards and normalize_observations to false."
-            )
+        if self.checks is not None:
+            self._check_observed()
         sample = interleave(samples, rows // algorithm.rows)
         sample.weight = importance(sample.probability, 1, algorithm.config.beta_at(timesteps), algorithm.collective)
         algorithm.reward_factor = np.float32(inverse_deviation(self.returns))
-        update = self._learn(sample, timesteps)
+        with self._changing():
+            update = algorithm.update(sample, timesteps)
+        self._check_update(update, sample, timesteps)
         parts: list[Array] = []
         if update.priorities is not None:
             by_sample = update.priorities.reshape(update.num_updates, len(samples), -1)
@@ -206,6 +217,23 @@ class Learner(Role):
     def _off_policy(self) -> OffPolicy[OffPolicyConfig]:
         """The algorithm, which learns from replay."""
         return cast("OffPolicy[OffPolicyConfig]", self.algorithm)
+
+    def _check_observed(self) -> None:
+        """Check that there is something to normalise by.
+
+        Raises:
+            UserError: `observe` was left out.
+        """
+        moments = self.algorithm.moments
+        idle = {
+            "normalize_rewards": self.setup.spec.returns is not None and not self.returns.num_rows,
+            "normalize_observations": moments is not None and not moments.num_rows,
+        }
+        if needs := [name for name, is_idle in idle.items() if is_idle]:
+            raise UserError(
+                f"Learner.learn: {' and '.join(needs)} had nothing to go by. Call observe(report) for each fragment that goes "
+                f"into a Replay, or set {' and '.join(needs)} to false."
+            )
 
     def metrics(self) -> dict[str, float]:
         """The mean of each of the algorithm's metrics over the updates since the last call; {} if there was none. With
@@ -219,35 +247,18 @@ class Learner(Role):
         factor = {} if self.setup.spec.returns is None else {"reward_factor": inverse_deviation(self.returns)}
         return self._off_policy.metrics() | factor
 
-    def _learn(self, batch: object, timesteps: int) -> Update:
-        """Make the updates of a batch, check what they have made before anybody is given it, and count them. If this raises, the weights
-        are no longer to be saved.
+    def _check_update(self, update: Update, batch: object, timesteps: int) -> None:
+        """Check what an update has made, before anybody is given it, and count it.
 
         Raises:
-            UserError: a program returned something else.
-            Diverged: an update, or one before, left something that is not finite.
+            Diverged: something is not finite.
         """
-        self.check_sound()
-        # another's loss would break the update off
-        if self.collective is not None and time.monotonic() >= self._copy_at:
-            first = self._before is None  # which takes longer than those that follow
-            self._before = replace(copied := self.copied(), state=copy.deepcopy(copied.state))
-            self._copy_at = 0.0 if first else time.monotonic() + 200 * copied.seconds
-        # the last batch of a run reaches beyond its end, where open schedules would be 0
-        end = self.algorithm.run_end
-        self._whole = False
-        with np.errstate(all="ignore"):  # what is not finite is found below
-            update = self._update(batch, timesteps if end is None or timesteps < end else self._began)
-        if not isinstance(update, Update):
-            raise UserError(f"update() returned {update!r}, not an Update as super().update(batch, timesteps) does.")
-        self._whole, self._began = True, timesteps
         try:
             check_update(self.algorithm, update, batch, timesteps)
         except Diverged as error:
             self.diverged = error
             raise
         self.num_updates += update.num_updates
-        return update
 
     def check_sound(self) -> None:
         """Refuse to go on with weights that are of no use.
@@ -268,7 +279,6 @@ class Learner(Role):
         if not is_sound(self.algorithm):
             raise kind("The given weights are not finite, since their run had diverged. Take an earlier checkpoint.")
 
-    @quiet
     def _joined(self, parts: tuple[Collected, ...]) -> Trajectory | Fitness | list[Collected]:
         """One batch of all parts, with the moments of what all workers saw, those of other learners included. Gradients stay
         apart: the algorithm says how they add up."""
@@ -283,6 +293,20 @@ class Learner(Role):
         if moments:
             batch.moments = reduce(merge_moments, moments)
         return batch
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is done inside changes the weights; if it raises, they are no longer to be saved. Numbers that are not finite are
+        found afterwards (`check`), not by NumPy's warnings."""
+        # another's loss would break the update off
+        if self.collective is not None and time.monotonic() >= self._copy_at:
+            first = self._before is None  # which takes longer than those that follow
+            self._before = replace(copied := self.copied(), state=copy.deepcopy(copied.state))
+            self._copy_at = 0.0 if first else time.monotonic() + 200 * copied.seconds
+        self._whole = False
+        with np.errstate(all="ignore"):
+            yield
+        self._whole = True
 
     def is_whole(self) -> bool:
         """Whether no update broke off half way."""

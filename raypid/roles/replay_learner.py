@@ -36,13 +36,16 @@ class ReplayLearner(Learner):
         Raises:
             Diverged: these updates, or those before, left something that is not finite.
         """
+        self.check_sound()
         algorithm, buffer = self._off_policy, self.replay.buffer
         beta = algorithm.config.beta_at(timesteps)
         sample = algorithm.sample_from(buffer, num_updates, beta)
         if algorithm.collective is not None:
             sample.weight = importance(sample.probability, 1, beta, algorithm.collective)
         algorithm.reward_factor = np.float32(inverse_deviation(self.returns))
-        update = self._learn(sample, timesteps)
+        with self._changing():
+            update = algorithm.update(sample, timesteps)
+        self._check_update(update, sample, timesteps)
         if update.priorities is not None:
             buffer.set_priorities(sample.id, update.priorities)
         return update.num_updates, algorithm.weights()

@@ -138,7 +138,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "learn 31 rows": (lambda r: r.dqn.learner.learn(0, r.dqn.replay.sample(31)), r"multiple of batch_size \(32\)"),
     "learn unobserved": (
         lambda r: r.dqn.learner.learn(0, r.dqn.sample),
-        r"nothing yet to normalise by. Call observe.*normalize_rewards and normalize_observations",
+        r"normalize_rewards and normalize_observations had nothing to go by. Call observe",
     ),
     "load no state": (lambda r: r.ppo.learner.load_state_dict("state"), r"state in the checkpoint is damaged: a value is of another kind"),
     "load a part": (lambda r: r.ppo.learner.load_state_dict({}), r"lacks 'flat'"),
