@@ -1,6 +1,5 @@
 """Five roles on Ray, each in a loop of its own. The parameter server and a learner are killed, and the run goes on."""
 
-import threading
 import time
 
 import ray
@@ -44,21 +43,24 @@ def evaluator(setup, server, replay, pace, index, mean=0.0):
     return mean
 
 
-def main(kill_after=60.0, num_rollouts=4, seed=0):
+def main(kill_after=15.0, num_rollouts=4, seed=0):
     setup = raypid.setup("DQN", "CartPole-v1", normalize_observations=False, normalize_rewards=False, seed=seed)
     actor, tasks = ray.remote(num_cpus=0), {}
     server, replay = actor(roles.ParameterServer).remote(setup), actor(roles.Replay).remote(setup)
     pace = actor(roles.Pace).remote(setup, num_rollouts)
     ray.get([server.push.remote(roles.Learner(setup).weights()), server.save.remote(FOLDER)])
-    threading.Timer(kill_after, lambda: (ray.kill(server), ray.cancel(next(iter(tasks)), force=True))).start()
     waiting = [(learner, 0), (learner, 1), (evaluator, 0), *((rollout, i) for i in range(num_rollouts))]
     while True:
         for role, i in waiting:
             tasks[actor(role).options(max_retries=0).remote(setup, server, replay, pace, i)] = role, i
-        [task], _ = ray.wait(list(tasks))
-        waiting = [tasks.pop(task)]
+        done, _ = ray.wait(list(tasks), timeout=kill_after)
+        if not done:  # all went well so far
+            ray.kill(server)
+            ray.cancel(next(iter(tasks)), force=True)  # a learner
+            (done, _), kill_after = ray.wait(list(tasks)), None
+        waiting = [tasks.pop(done[0])]
         try:
-            return ray.get(task)  # of the evaluator; the other loops do not end
+            return ray.get(done[0])  # of the evaluator; the other loops do not end
         except (RayActorError, TaskCancelledError, WorkerCrashedError) as error:
             print(f"{waiting[0][0].__name__} {waiting[0][1]} was lost: {type(error).__name__}")
         try:

@@ -205,7 +205,7 @@ def test_five_roles(tmp_path: Path) -> None:
     for word, instead in (
         ("mean < 400", "mean < 100"),
         ("num_cpus=1", "num_cpus=4"),
-        ("kill_after=60.0", "kill_after=5.0"),
+        ("kill_after=15.0", "kill_after=5.0"),
     ):
         assert word in text
         text = text.replace(word, instead)

@@ -493,6 +493,8 @@ class ShardedReplay(ReplaySource):
 
     def learn(self, num_updates: int, timesteps: int) -> tuple[int, Future[Weights]]:
         while True:
+            if len(self._refilling) == self.num:  # none is left that could take their place
+                self.settle(range(self.num))
             if len(self._refilling) == self.num:
                 self.emptied = True
                 return 0, self.learner.submit(Learner.weights)

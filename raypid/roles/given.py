@@ -31,12 +31,16 @@ _TYPES: dict[str, type] = {"weights": Weights, "since": Weights, "report": Repor
 """Arguments that are objects of one type. What workers collect (data, fragment) is of the algorithm's type."""
 _COLLECTED: dict[str, type] = {"trajectory": Trajectory, "gradients": Gradients, "fitness": Fitness}
 """The type of what workers collect, by `Algorithm.collect`."""
-_OPTIONAL = {"ParameterServer.push since", "ParameterServer.pull newer_than", "Learner.observe fragment"}
+_EXPLORATION = ("random", "epsilon", "noise", "pairs", "sigma")
+"""The settings of exploration that a policy or a worker heeds."""
+_OPTIONAL = {
+    "ParameterServer.push since", "ParameterServer.pull newer_than", "Learner.observe fragment", "Rollout.collect exploration",
+}  # fmt: skip
 """Arguments that may be None."""
 _SOURCES: dict[type, str] = {
     Weights: "Learner.weights() and ParameterServer.pull() return them (pull: None before the first push). Learner.update and Learner.learn "
     "return a pair, of which they are the second.",
-    Report: "It is the first of what Rollout.collect returns, and comes before the data: observe(report, fragment).",
+    Report: "It is the first of what Rollout.collect returns.",
     Sample: "Replay.sample returns it. Give each sample as an argument of its own: learn(timesteps, *samples).",
     **dict.fromkeys(
         _COLLECTED.values(),
@@ -172,6 +176,10 @@ class Checks:
                 _check_number(call, name, value, _LEAST[name])
             elif name == "folder":
                 check_folder(call, value)
+            elif name == "exploration":
+                if not isinstance(value, Mapping) or value.keys() - set(_EXPLORATION):
+                    names = ", ".join(_EXPLORATION)
+                    raise UserError(f"{call}: exploration must be a dict with keys of {names}, not {shown(value)}.")
             else:
                 self._check_objects(call, name, value if name in ("data", "samples") else (value,))
 
@@ -215,7 +223,9 @@ class Checks:
         Args:
             known: lengths of axes, as far as they are known. Those that are found are added.
         """
-        known |= {"1": 1, "2": 2, "P": sum(math.prod(shape) for _, shape in self.table or ())}
+        num_weights = sum(math.prod(shape) for _, shape in self.table or ())
+        num_normalized = sum(leaf.width for leaf in self._setup.network.pipeline.leaves if leaf.kind == "vector")
+        known |= {"1": 1, "2": 2, "P": num_weights, "D": num_normalized}
         for form, paths in _ARRAYS[type(data)].items():
             kind, *axes = form.split()
             rows = self._rows.get(axes[-1])

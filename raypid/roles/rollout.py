@@ -55,7 +55,7 @@ class Rollout(Role):
             ConfigError: the weights belong to another network.
             EnvError: environments raised too often.
         """
-        self.check("Rollout.collect", weights=weights, timesteps=timesteps)
+        self.check("Rollout.collect", weights=weights, timesteps=timesteps, exploration=exploration)
         if self._closed:
             raise UserError("Rollout.collect: this rollout is closed. Make a new one: Rollout(setup, worker_index).")
         if exploration is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar, overload
+from typing import Generic, Protocol, TypeVar, overload
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -85,24 +85,24 @@ class Argument:
         return False
 
 
-Kind = Literal["worker", "learner", "shard", "server", "evaluator", "other"]
-KIND_NAMES: dict[str, str] = {
-    "worker": "worker", "learner": "learner", "shard": "replay shard", "server": "parameter server", "evaluator": "evaluator",
-    "other": "actor with shared parameters",
-}  # fmt: skip
-"""What messages call a role of each kind."""
-LOST_NAMES: dict[str, str] = {
-    "worker": "workers", "learner": "learners", "shard": "shards", "server": "parameter_servers", "evaluator": "workers",
-    "other": "shared_parameters",
-}  # fmt: skip
-"""What lost roles of each kind are counted as."""
+def kind_name(kind: str) -> str:
+    """What messages call a role of a kind: the kind itself, where nothing else is said here."""
+    return {"shard": "replay shard", "server": "parameter server", "other": "actor with shared parameters"}.get(
+        kind, kind
+    )
+
+
+def counted_as(kind: str) -> str:
+    """What lost roles of a kind are counted as: its plural, where nothing else is said here."""
+    irregular = {"server": "parameter_servers", "evaluator": "workers", "other": "shared_parameters"}
+    return irregular.get(kind, f"{kind}s")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Which role of a run it is, and what it takes. A role that is built again has the same place."""
 
-    kind: Kind
+    kind: str
     index: int = 0
     num_cpus: float = 0.0
     num_gpus: float = 0.0
@@ -114,7 +114,7 @@ OTHER = Place("other")
 
 
 def places(
-    kind: Kind, number: int = 1, *, num_cpus: float = 0.0, num_gpus: float = 0.0, node: str | None = None
+    kind: str, number: int = 1, *, num_cpus: float = 0.0, num_gpus: float = 0.0, node: str | None = None
 ) -> list[Place]:
     """Places of so many roles of a kind that take the same."""
     return [Place(kind, index, num_cpus, num_gpus, node) for index in range(number)]

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Sequence
 from itertools import groupby
 
-from raypid.runtime.handle import KIND_NAMES, Place
+from raypid.runtime.handle import Place, kind_name
 
 CONNECT_S = 1.0
 """Seconds that a connection may take."""
@@ -52,7 +52,7 @@ def roles_text(places: Sequence[Place]) -> str:
     parts: list[str] = []
     for kind in dict.fromkeys(place.kind for place in places if place.kind != "other"):
         found = sorted(place.index for place in places if place.kind == kind)
-        word, has_one = KIND_NAMES[kind], kind in ("server", "evaluator")
+        word, has_one = kind_name(kind), kind in ("server", "evaluator")
         parts.append(f"the {word}" if has_one else f"{word}{'s' * (len(found) > 1)} {numbers_text(found)}")
     return listed(parts)
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raypid.runtime.handle import KIND_NAMES, Kind, Place
+from raypid.runtime.handle import Place, kind_name
 
 CPU, GPU, MEMORY, STORE = "CPU", "GPU", "memory", "object_store_memory"
 """Ray's names of what a node has; the last two in bytes."""
-PLACED: tuple[Kind, ...] = ("learner", "worker", "shard")
+PLACED = ("learner", "worker", "shard")
 """Kinds of roles that take something of a node, in the order in which they get it."""
 MOST_ROLES = 10_000
 """Workers of one node, whatever they take."""
@@ -83,7 +83,7 @@ class NodeShare:
 
     def __str__(self) -> str:
         """Such as "driver, 2 workers, 1 replay shard: takes 2 CPUs, leaves 1 of 4 CPUs"."""
-        names = ["driver"] * self.driver + [counted(num, KIND_NAMES[kind]) for kind, num in self.roles.items()]
+        names = ["driver"] * self.driver + [counted(num, kind_name(kind)) for kind, num in self.roles.items()]
         takes = " and ".join(counted(num, name) for name, num in self.takes.items() if num) or "nothing"
         leaves = [f"{number_text(self.left[name])} of {counted(num, name)}" for name, num in self.total.items() if num]
         return f"{', '.join(names) or 'nothing of it'}: takes {takes}, leaves {' and '.join(leaves) or 'nothing'}"
@@ -114,7 +114,7 @@ class Placement:
         """The number of roles of these kinds without a place; without any kind, of workers, learners and shards."""
         return sum(self.roles.num(kind) - len(self.at[kind]) for kind in kinds or PLACED)
 
-    def place(self, kind: Kind, index: int = 0) -> Place:
+    def place(self, kind: str, index: int = 0) -> Place:
         """The place of a role."""
         each, at = self.roles.each(kind), self.at[kind]
         node = self.nodes[at[index]].id if index < len(at) else ""
@@ -122,8 +122,7 @@ class Placement:
 
     def places(self) -> list[Place]:
         """The places of the roles that reserve CPUs or GPUs: workers, then learners."""
-        kinds: tuple[Kind, ...] = ("worker", "learner")
-        return [self.place(kind, i) for kind in kinds for i in range(self.roles.num(kind))]
+        return [self.place(kind, i) for kind in ("worker", "learner") for i in range(self.roles.num(kind))]
 
     def shares(self) -> list[NodeShare]:
         """The share of each node, those with the driver and with most of the run first."""

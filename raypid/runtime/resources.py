@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from raypid.errors import UserError
-from raypid.runtime.handle import KIND_NAMES, Kind
+from raypid.runtime.handle import kind_name
 from raypid.runtime.plan import CPU, GPU, MEMORY, PLACED, STORE, Node, Roles, counted, free_on, number_text, plan
 
 _RESERVE = 0.1
@@ -295,7 +295,7 @@ class Resource:
     """How much is needed and how much there is."""
     settings: Sequence[str]
     """Less is needed if one of them is smaller. The first is tried first, then those with the largest numbers."""
-    kinds: Sequence[Kind] = ()
+    kinds: Sequence[str] = ()
     """The roles that take it, where messages name them."""
     lacks: str = ""
     """CPU, GPU or memory: what the nodes of a cluster have too little of, where there are such roles."""
@@ -312,7 +312,7 @@ class Resource:
         kinds = [kind for kind in self.kinds if roles.num(kind)]
         named = []
         for kind in kinds:
-            each, num = roles.each(kind).get(self.lacks), counted(roles.num(kind), KIND_NAMES[kind])
+            each, num = roles.each(kind).get(self.lacks), counted(roles.num(kind), kind_name(kind))
             named.append(f"{num} of {_amount(each, self.lacks)}" if each else num)
         if not named:
             settings = ("num_gpus",) if self.name == GPU else self.settings
@@ -389,7 +389,7 @@ def _memory(needs: Needs, has: Has) -> tuple[float, float]:
     return driver + sum(num * each[MEMORY] for num, each in roles), has.memory
 
 
-def _places(kind: Kind, needs: Needs, has: Has) -> tuple[float, float]:
+def _places(kind: str, needs: Needs, has: Has) -> tuple[float, float]:
     num = needs.roles.num(kind)
     return num, num - plan(needs.roles, has.nodes).missing(kind)
 

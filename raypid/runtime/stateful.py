@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from raypid.errors import Diverged, Halted
 from raypid.runtime.collective import NOTICE_S, CollectiveLost
-from raypid.runtime.handle import LOST_NAMES, ArgumentLost, Backend, Future, Place, T, WorkerLost
-from raypid.runtime.supervisor import Call, Group, Losses, RolesFailed, how_lost
+from raypid.runtime.handle import ArgumentLost, Backend, Future, Place, T, WorkerLost, counted_as
+from raypid.runtime.supervisor import Call, Group, Losses, RolesFailed, cause_of, how_lost
 
 _GRACE_S = NOTICE_S + 3.0
 """Seconds, after the first failure, in which the others' errors are collected, to find the cause among them."""
@@ -216,9 +216,9 @@ class StatefulGroup(Group[Any, Any]):
         try:
             while True:
                 what = f"The {self.kind}s lost their connection"
-                how = f"{f'{self.who(lost)} {how_lost(error, self.timeout_s)}' if lost else what} in {call}."
+                how = f"{f'{self.who(lost)} {how_lost(error, self.timeout_s)}' if lost else what} in {call}{cause_of(error)}."
                 said = f"{said} {how}".strip()
-                self.losses.count(LOST_NAMES[self.places[0].kind], how, error, number=len(lost))
+                self.losses.count(counted_as(self.places[0].kind), how, error, number=len(lost))
                 for index in lost:
                     self._end_process(index)
                     self._wait_for_room(index, how)

@@ -16,8 +16,6 @@ from raypid.errors import Halted
 from raypid.phases import Tell, nobody, say
 from raypid.runtime.calls import rule_of
 from raypid.runtime.handle import (
-    KIND_NAMES,
-    LOST_NAMES,
     A,
     Argument,
     ArgumentLost,
@@ -31,6 +29,8 @@ from raypid.runtime.handle import (
     Place,
     T,
     WorkerLost,
+    counted_as,
+    kind_name,
 )
 from raypid.runtime.local import LocalFuture
 from raypid.runtime.nodes import listed, numbers_text, roles_text
@@ -220,7 +220,9 @@ class Call(LocalFuture[T]):
         if self.values or self.ended(self.deadline):
             return True
         if not self.rule.repeats:
-            raise RoleRebuilt
+            raise RoleRebuilt(
+                f"{self.group.who(self.indices)} was lost in {self.name}, which is not called again, and rebuilt."
+            )
         if self.group.absent.isdisjoint(self.indices):
             self.group.settle(self.indices)
             self.make()
@@ -355,7 +357,7 @@ class Group(Generic[R, D]):
     @property
     def kind(self) -> str:
         """What messages call one of the roles."""
-        return KIND_NAMES[self.places[0].kind]
+        return kind_name(self.places[0].kind)
 
     def who(self, indices: Sequence[int]) -> str:
         """Roles, as messages name them: "Worker 1 (CartPole-v1) on 10.0.0.3", "The learner", "Replay shard 0 of 2"."""
@@ -461,7 +463,7 @@ class Group(Generic[R, D]):
         overdue = isinstance(error, TimeoutError)
         how = f"{self.who([index])} {how_lost(error, waited_s or self.timeout_s)} in {call}{cause_of(error)}."
         self._end_process(index, interrupt=overdue)
-        counted, hint = LOST_NAMES[self.places[index].kind], ""
+        counted, hint = counted_as(self.places[index].kind), ""
         if overdue and counted == "workers":
             counted, hint = "timeouts", " An environment that hangs? worker_timeout_s sets how long a call may take."
         self.losses.count(counted, how, error, hint=hint)
@@ -534,7 +536,7 @@ class Group(Generic[R, D]):
             self._returning.discard(i)
             self.absent.add(i)
         self.losses.add("nodes")
-        self.losses.add(LOST_NAMES[self.places[0].kind], len(there))
+        self.losses.add(counted_as(self.places[0].kind), len(there))
         what = roles_text(node.places)
         left = f"{len(self.present)} of {len(self)} {self.kind}s go on" if there else f"all {self.kind}s go on"
         back = " The others come back when there is room for them." if there else ""

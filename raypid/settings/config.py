@@ -578,8 +578,9 @@ class Config(Settings):
     init_from: str | Path | None = None
     """Checkpoint, run folder or policy folder whose weights training starts from. It may also be called weights_file."""
     exact_resume: bool = False
-    """Make each save an episode boundary, so that a resumed run equals an uninterrupted one bit for bit. On Ray, workers
-    and learner of algorithms with replay then take turns, and asynchronous algorithms, whose runs differ anyway, refuse it."""
+    """Make each save an episode boundary, so that a resumed run equals, bit for bit, one that went on and saved after the
+    same iterations (checkpoint_interval). On Ray, workers and learner of algorithms with replay then take turns, and
+    asynchronous algorithms, whose runs differ anyway, refuse it."""
     worker_timeout_s: float = 300.0
     """Seconds without an answer after which a worker on Ray is killed and replaced. Several learners wait for each
     other for the same time."""

@@ -81,6 +81,8 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "collect short": (lambda r: r.ppo.rollout.collect(short(r.ppo.weights)), r"flat must be .*\[9155\] of numbers, not an array of shape \[9154\]"),
     "collect step -1": (lambda r: r.ppo.rollout.collect(r.ppo.weights, -1), r"timesteps must be a number of at least 0, not -1"),
     "collect step nan": (lambda r: r.ppo.rollout.collect(r.ppo.weights, float("nan")), r"not nan"),
+    "collect eps": (lambda r: r.dqn.rollout.collect(r.dqn.weights, 0, {"eps": 0.1}), r"random, epsilon, .* not \{'eps': 0.1\}"),
+    "collect 0.1": (lambda r: r.dqn.rollout.collect(r.dqn.weights, 0, 0.1), r"random, epsilon, .* not 0.1"),
     "collect report": (lambda r: r.dqn.rollout.collect(r.dqn.weights, r.dqn.report), r"not a Report.*add up report.num_steps"),
     # Replay
     "add a pair": (lambda r: r.dqn.replay.add(0, r.dqn.pair), r"Trajectory, not a tuple of 2 \(Report, .*num_returns=2"),
@@ -128,7 +130,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "update with replay": (lambda r: r.dqn.learner.update(0, r.dqn.data), r"call learn\(timesteps, \*samples\)"),
     "learn without replay": (lambda r: r.ppo.learner.learn(0), r"call update\(timesteps, \*data\)"),
     "observe without replay": (lambda r: r.ppo.learner.observe(*r.ppo.pair), r"PPO learns from what workers collect"),
-    "observe a pair": (lambda r: r.dqn.learner.observe(r.dqn.pair), r"not a tuple.*observe\(report, fragment\)"),
+    "observe a pair": (lambda r: r.dqn.learner.observe(r.dqn.pair), r"not a tuple.*the first of what Rollout.collect returns"),
     "observe two reports": (lambda r: r.dqn.learner.observe(r.dqn.report, r.dqn.report), r"of type Trajectory, not a Report"),
     "learn alone": (lambda r: r.dqn.learner.learn(0), r"takes samples after timesteps, and there is none. Replay.sample"),
     "learn without steps": (lambda r: r.dqn.learner.learn(r.dqn.sample), r"not a Sample. It is the number of .* and comes before the data"),

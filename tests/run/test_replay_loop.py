@@ -503,6 +503,20 @@ def test_a_killed_shard_is_filled_from_the_checkpoint(ray_session: Any, tmp_path
 
 
 @pytest.mark.ci_slow
+def test_the_only_shard_is_waited_for(ray_session: Any) -> None:
+    """Where no other shard can take its place, no update is dropped: the loop goes on once it holds its rows again."""
+    with Agent("DQN", SHARDED, num_replay_shards=1) as agent:
+        before = history(agent, 3)[-1]
+        kill(ray_session, shards_of(agent)[0])
+        result: dict[str, float] = {}
+        wait_until(lambda: result.update(agent.train()) or result["lost/shards"])
+        result = history(agent, 3)[-1]
+        steps, updates = (result[key] - before[key] for key in ("timesteps_total", "learner_updates_total"))
+        assert updates == pytest.approx(steps * SHARDED["samples_per_insert"] / SHARDED["batch_size"], abs=10)
+        assert result["lost/replay_rows"] == 0
+
+
+@pytest.mark.ci_slow
 def test_the_learner_in_an_actor(ray_session: Any, tmp_path: Path) -> None:
     with Agent("DQN", DQN, num_workers=2, num_learners=1, fragment_length=4) as agent:
         result = [agent.train() for _ in range(3)][-1]

@@ -85,7 +85,7 @@ def test_rewards_beyond_float32_have_a_message(run: str) -> None:
     with getattr(raypid, run)(env=Follow, env_config=BEYOND_FLOAT32, seed=0) as agent:
         with pytest.raises(
             EnvError,
-            match=r"Environment Follow, stream \d, step \d: the reward is .*e\+38, beyond float32 .* reward_scale",
+            match=r"Environment Follow, stream \d, step \d: the reward is .*e\+38; it must be one finite number, in float32 .* reward_scale",
         ):
             agent.train()
 
