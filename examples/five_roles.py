@@ -6,13 +6,12 @@ import ray
 from ray.exceptions import RayActorError, TaskCancelledError, WorkerCrashedError
 
 import raypid
-from raypid import roles
 
 FOLDER = "runs/five-roles"
 
 
 def rollout(setup, server, replay, pace, index, steps=0):
-    role = roles.Rollout(setup, index)
+    role = raypid.roles.Rollout(setup, index)
     while True:
         report, data = role.collect(ray.get(server.pull.remote()), steps)
         ray.get(replay.add.remote(index, data))
@@ -22,7 +21,7 @@ def rollout(setup, server, replay, pace, index, steps=0):
 
 
 def learner(setup, server, replay, pace, index):
-    role = roles.Learner(setup)
+    role = raypid.roles.Learner(setup)
     while True:
         while not (num := ray.get(pace.take.remote())):  # the rollouts are behind
             time.sleep(0.01)
@@ -34,7 +33,7 @@ def learner(setup, server, replay, pace, index):
 
 
 def evaluator(setup, server, replay, pace, index, mean=0.0):
-    role = roles.Evaluator(setup)
+    role = raypid.roles.Evaluator(setup)
     while mean < 400:
         weights, counts, _ = ray.get([server.pull.remote(), pace.metrics.remote(), server.save.remote(FOLDER)])
         mean = role.evaluate(weights, 10).summary()["episode_reward_mean"]
@@ -46,9 +45,9 @@ def evaluator(setup, server, replay, pace, index, mean=0.0):
 def main(kill_after=15.0, num_rollouts=4, seed=0):
     setup = raypid.setup("DQN", "CartPole-v1", normalize_observations=False, normalize_rewards=False, seed=seed)
     actor, tasks = ray.remote(num_cpus=0), {}
-    server, replay = actor(roles.ParameterServer).remote(setup), actor(roles.Replay).remote(setup)
-    pace = actor(roles.Pace).remote(setup, num_rollouts)
-    ray.get([server.push.remote(roles.Learner(setup).weights()), server.save.remote(FOLDER)])
+    server, replay = actor(raypid.roles.ParameterServer).remote(setup), actor(raypid.roles.Replay).remote(setup)
+    pace = actor(raypid.roles.Pace).remote(setup, num_rollouts)
+    ray.get([server.push.remote(raypid.roles.Learner(setup).weights()), server.save.remote(FOLDER)])
     waiting = [(learner, 0), (learner, 1), (evaluator, 0), *((rollout, i) for i in range(num_rollouts))]
     while True:
         for role, i in waiting:
@@ -66,7 +65,7 @@ def main(kill_after=15.0, num_rollouts=4, seed=0):
         try:
             ray.get(server.ready.remote())
         except RayActorError:
-            server = actor(roles.ParameterServer).remote(setup)
+            server = actor(raypid.roles.ParameterServer).remote(setup)
             print(f"the server goes on with version {ray.get(server.restore.remote(FOLDER))}")
 
 
