@@ -213,7 +213,9 @@ def test_five_roles(tmp_path: Path) -> None:
     said = run("five_roles.py", cwd=tmp_path, timeout=300)
     assert re.search(r"^learner 0 was lost: \w+$", said, re.MULTILINE)
     assert re.search(r"^the server goes on with version \d+$", said, re.MULTILINE)
-    assert float(said.rpartition("return ")[2]) >= 100  # actions at random: 22
+    found = re.search(r"(?<!: )return (\d+)", said)  # Ray prints the evaluator's lines, from a thread
+    assert found is not None, said
+    assert int(found[1]) >= 100  # actions at random: 22
 
 
 @pytest.mark.ci_slow

@@ -32,7 +32,7 @@ from raypid.runtime.handle import (
     counted_as,
     kind_name,
 )
-from raypid.runtime.local import LocalFuture
+from raypid.runtime.local import Failed, LocalFuture
 from raypid.runtime.nodes import listed, numbers_text, roles_text
 from raypid.storage.outputs import ErrorFile
 
@@ -164,6 +164,7 @@ class Call(LocalFuture[T]):
         """Submit the call to its roles as they are now."""
         group, after = self.group, self.rule.splits_after
         if group.failure is not None:
+            self.firsts = self.seconds = dict.fromkeys(self.indices, Failed(group.failure))
             return
         self.stamp, self.since = group.stamp(self.indices), time.monotonic()
         shares: list[Sequence[object]] = [self.args] * len(self.indices)
