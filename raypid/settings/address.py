@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import socket
@@ -13,7 +12,7 @@ import time
 from raypid.errors import ConfigError, UserError, reason, shown
 
 LOCAL, AUTO, CLIENT = "local", "auto", "ray://"
-FORMS = "auto, local, host:port (ray start prints it) or ray://host:port"
+FORMS = "auto, local, host:port (6379 unless ray start prints another) or ray://host:port (10001)"
 ENVIRONMENT = "RAY_ADDRESS"
 ANSWER_S = 5.0
 """Seconds that a host may take to answer."""
@@ -30,25 +29,14 @@ def check_form(address: str, name: str = "address") -> None:
     """Check how an address is written. `name` is what gives it, for the message.
 
     Raises:
-        ConfigError: it is none; the message says what was probably meant.
+        ConfigError: it is none.
     """
     if address in (LOCAL, AUTO):
         return
     found = re.fullmatch(rf"(?:ray://)?{_HOST}:(\d+)", address)
     if found and 0 < int(found[2]) < 2**16:
         return
-    raise ConfigError(f"{name} is {FORMS}, not {shown(address)}.{_meant(address)}")
-
-
-def _meant(address: str) -> str:
-    host = re.sub(r"^\w+://|[:/].*$", "", re.sub(r"^(\w+://)?[^@/]*@", r"\1", address.strip()))
-    if re.match(r"https?://", address):
-        return f" That is the page of a dashboard. Did you mean {host}:6379?"
-    if address.startswith(CLIENT):
-        return f" Did you mean {CLIENT}{host}:10001?" if host else ""
-    if address.lower() in (LOCAL, AUTO):
-        return f" Did you mean {address.lower()}?"
-    return f" Did you mean {host}:6379?" if re.fullmatch(r"[\w.-]+", host) else ""
+    raise ConfigError(f"{name} is {FORMS}, not {shown(address)}.")
 
 
 def chosen(address: str | None) -> str | None:
@@ -80,27 +68,17 @@ def check_answers(address: str) -> None:
         NotJoined: there is no answer, or not that of a Ray.
     """
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
-    deadline = time.monotonic() + ANSWER_S
+    place, deadline = (host.strip("[]"), int(port)), time.monotonic() + ANSWER_S
     try:
-        _resolved(host.strip("[]"), int(port))
-        with socket.create_connection((host.strip("[]"), int(port)), max(1.0, deadline - time.monotonic())) as line:
+        _look_up(*place)
+        with socket.create_connection(place, max(1.0, deadline - time.monotonic())) as line:
             if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true") and not _greets(line):
                 raise no_ray(address)
-    except OSError as error:
-        raise NotJoined(f"There is no Ray cluster at {address!r}: {reason(error)}. {_advice(error)}") from error
-
-
-class UnknownHost(OSError):
-    """No host has this name."""
-
-
-def _advice(error: OSError) -> str:
-    """What to look at, where nobody could be reached."""
-    if isinstance(error, UnknownHost):
-        return "Is the name right? `ray start --head` prints the address."
-    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return "Is the address right, does that machine run, and is it in the same network?"
-    return "`ray status` on its head node shows whether it runs; is the port open in its firewall?"
+    except (OSError, UnicodeError) as error:
+        raise NotJoined(
+            f"There is no Ray cluster at {address!r}: {reason(error)}. Is the address right? `ray status` on its head node shows "
+            "whether it runs; is the port open in its firewall?"
+        ) from error
 
 
 def no_ray(address: str) -> NotJoined:
@@ -111,28 +89,22 @@ def no_ray(address: str) -> NotJoined:
     )
 
 
-def _resolved(host: str, port: int) -> None:
-    """Look a name up, which the system may try for half a minute.
+def _look_up(host: str, port: int) -> None:
+    """Wait until the system knows whether there is a host of this name, for which it may take half a minute.
 
     Raises:
-        OSError: there is none, or it takes too long.
+        TimeoutError: it does not know it in ANSWER_S.
     """
-    errors: list[Exception | None] = []
 
-    def look_up() -> None:
-        try:
-            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            errors.append(None)
-        except (OSError, UnicodeError) as error:
-            errors.append(error)
+    def ask() -> None:
+        with contextlib.suppress(OSError, UnicodeError):  # whoever connects is told the same
+            socket.getaddrinfo(host, port)
 
-    thread = threading.Thread(target=look_up, daemon=True)
+    thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(ANSWER_S)
-    if not errors:
+    if thread.is_alive():
         raise TimeoutError(f"the name {host} could not be looked up in {ANSWER_S:g} s")
-    if errors[0] is not None:
-        raise UnknownHost(f"no host is called {host}")
 
 
 def _greets(line: socket.socket) -> bool:

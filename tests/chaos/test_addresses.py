@@ -29,31 +29,30 @@ def test_forms_that_are_taken(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    "given",
     [
-        ("head", "Did you mean head:6379?"),
-        ("Auto", "Did you mean auto?"),
-        ("ray://head", "Did you mean ray://head:10001?"),
-        ("http://head:8265", "That is the page of a dashboard. Did you mean head:6379?"),
-        ("redis://:secret@head:6379", "Did you mean head:6379?"),
-        ("head:99999", "Did you mean head:6379?"),
-        ("head:0", "Did you mean head:6379?"),
-        ("one two:6379", ""),
+        "head",
+        "Auto",
+        "ray://head",
+        "http://head:8265",
+        "redis://:secret@head:6379",
+        "head:99999",
+        "head:0",
+        "one two:6379",
+        "",
     ],
 )
-def test_forms_that_are_refused_with_what_was_meant(given: str, meant: str) -> None:
+def test_forms_that_are_refused(given: str) -> None:
     with pytest.raises(ConfigError) as error:
         raypid.PPO(env="CartPole-v1", num_workers=1, address=given)
-    assert str(error.value).startswith("address is auto, local, host:port") and str(error.value).endswith(meant)
+    assert str(error.value).startswith("address is auto, local, host:port (6379") and repr(given) in str(error.value)
 
 
 def test_an_address_where_nothing_runs_on_ray_is_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing runs on Ray: workers were probably meant too"):
-        raypid.PPO(env="CartPole-v1", address="head:6379")
     for given in ({"address": "head:6379"}, {"worker_timeout_s": 9}):
-        with pytest.raises(ConfigError, match="backend=.local.") as error:
-            raypid.PPO(env="CartPole-v1", num_workers=2, backend="local", **given)
-        assert "num_workers" not in str(error.value)  # there are workers
+        for backend in ({}, {"num_workers": 2, "backend": "local"}):
+            with pytest.raises(ConfigError, match="nothing runs on Ray: it needs workers, .*backend=.local."):
+                raypid.PPO(env="CartPole-v1", **given, **backend)
 
 
 def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +63,7 @@ def test_the_environment_chooses_where_nothing_was_given(monkeypatch: pytest.Mon
     assert [address.chosen(given) for given in (None, "local", "auto", "a:1")] == ["b:2", None, "b:2", "a:1"]
     assert "b:2, which RAY_ADDRESS names" in address.from_environment(None) and not address.from_environment("a:1")
     monkeypatch.setenv("RAY_ADDRESS", "head")
-    with pytest.raises(ConfigError, match=r"RAY_ADDRESS is auto, .*Did you mean head:6379"):
+    with pytest.raises(ConfigError, match="RAY_ADDRESS is auto, .*not 'head'"):
         address.chosen(None)
 
 
@@ -104,9 +103,9 @@ def test_what_answers_is_no_ray() -> None:
         at = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(UserError, match="There is no Ray cluster at .* refused"):
         address.check_answers(at)
-    with pytest.raises(UserError, match="no host is called no-such-host.invalid. Is the name right") as error:
-        address.check_answers("no-such-host.invalid:6379")
-    assert "firewall" not in str(error.value)
+    for name in ("no-such-host.invalid", "no..host"):
+        with pytest.raises(UserError, match=f"There is no Ray cluster at '{name}:6379': .* Is the address right"):
+            address.check_answers(f"{name}:6379")
 
 
 @pytest.mark.ci_slow
