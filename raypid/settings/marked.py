@@ -30,16 +30,6 @@ _FLOAT = re.compile(r"[-+]?((\d+(\.\d*)?|\.\d+)[eE][-+]?\d+|(\d+\.\d*|\.\d+))\Z"
 _TAG = "tag:yaml.org,2002:"
 _FOREIGN = {f"{_TAG}{name}" for name in ("timestamp", "binary", "set", "omap", "pairs")}
 """Types of YAML that JSON lacks. A date is text; the others are refused."""
-_USES = {
-    "params.json": "It is of a run: {0}/params.json repeats that run, resume={1} goes on with it, and init_from={1} starts from its weights.",
-    "experiment.json": "It is of an experiment: `raypid train --resume {0}` goes on with it, the params.json of a trial repeats that one.",
-    "best.json": "It is of a search: tuned={1} takes the settings that it has found.",
-}  # fmt: skip
-"""File that marks a folder that raypid has written -> what it is good for."""
-_NO_SETTINGS = ("experiment.json", "best.json", "policy.json", "manifest.json", "result.json")
-"""Files of JSON that raypid writes beside params.json, which alone holds the settings of a run."""
-_OTHERS = (".py", ".ipynb", ".toml", ".ini")
-"""Endings of files that YAML's parser would misread, or say too little of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +68,14 @@ def read_marked(path: str | Path, instead: str = "") -> Marked:
         instead: ends the message that there is no such file: what may be given in its place.
 
     Raises:
-        ConfigError: there is no such file (`_check_file`), it cannot be read, is too large, or a key is no text or stands twice. The
-            message begins with the file, and the line where one is known.
+        ConfigError: there is no such file (the message has the nearest name in that folder), it cannot be read, is too large, or a key is
+            no text or stands twice. The message begins with the file, and the line where one is known.
     """
     name = str(path)
-    _check_file(name, instead)
+    if os.path.isdir(name):
+        raise ConfigError(f"{shown(name)} is a folder: name a YAML or JSON file, such as the params.json of a run.")
+    if not os.path.isfile(name):
+        raise ConfigError(f"There is no file {shown(name)}.{near(name, files=True)}{instead}")
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
@@ -95,32 +88,6 @@ def read_marked(path: str | Path, instead: str = "") -> Marked:
         raise ConfigError(f"{name} is no text file (byte {error.start:,} is not UTF-8): give YAML or JSON.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name} cannot be read: {reason(error)}.") from None
-
-
-def _check_file(name: str, instead: str) -> None:
-    """Check that there is a file of this name that may hold settings.
-
-    Raises:
-        ConfigError: it is a folder, a program, TOML, something that raypid has written beside settings, or there is none; the message
-            has the nearest name in that folder.
-    """
-    given, path = shown(name), Path(name)
-    if os.path.isdir(name):
-        raise ConfigError(f"{given} is a folder: name a YAML or JSON file. {_use_of(path)}".rstrip())
-    if not os.path.isfile(name):
-        raise ConfigError(f"There is no file {given}.{near(name, files=True)}{instead}")
-    if path.suffix in _OTHERS:
-        raise ConfigError(f"{given} is no YAML or JSON file of settings.")
-    if path.name in _NO_SETTINGS and (use := _use_of(path.parent)):
-        raise ConfigError(f"{given} holds no settings of a run. {use}")
-
-
-def _use_of(folder: Path) -> str:
-    """What a folder that raypid has written, or that lies in one, is good for; "" for any other."""
-    for place in (folder, *folder.parents):
-        if mark := next((name for name in _USES if (place / name).is_file()), ""):
-            return _USES[mark].format(place, repr(str(place)))
-    return ""
 
 
 def parse_marked(name: str, text: str) -> Marked:
@@ -145,8 +112,7 @@ def parse_marked(name: str, text: str) -> Marked:
     except yaml.YAMLError as error:
         raise _no_yaml(name, error) from None
     if not isinstance(values, dict):
-        kind = "holds a list" if isinstance(values, list) else "is no YAML or JSON of settings"
-        what = "is empty" if values is None else kind
+        what = "is empty" if values is None else f"holds {shown(values)}"
         raise ConfigError(f"{name} {what}; it must hold a mapping: {EXAMPLE}.")
     return Marked(name, values, lines)
 

@@ -221,7 +221,7 @@ BAD = [
     (FLAT + "config: !!python/object:os.system x", "e.yaml:4: this is not YAML"),
     (FLAT + "1: 2", "e.yaml:4: a name is text, which '1' is not"),
     (FLAT + "---\na: 1", "e.yaml:4: this is not YAML"),
-    ("- 1", "e.yaml holds a list; it must hold a mapping"),
+    ("- 1", "e.yaml holds [1]; it must hold a mapping"),
     ("", "e.yaml is empty; it must hold a mapping"),
     ("a: &a [*a]", "more than 100 deep"),
     ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(f"{c}: &{c} [{','.join(['*' + p] * 10)}]\n" for p, c in zip("abcdef", "bcdefg")),
