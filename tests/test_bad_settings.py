@@ -104,7 +104,7 @@ def test_what_is_built_is_a_message_or_an_agent(name: str) -> None:
         ("SAC", {"num_critics": 10**7}, "num_critics=10000000 needs about .* GiB of memory"),
         ("PPO", {"num_envs_per_worker": 10**7}, "num_envs_per_worker must be at most 1,000,000, not 10,000,000"),
         ("PPO", {"init_from": ""}, "init_from is empty"),
-        ("PPO", {"address": "", "num_workers": 1}, "address is empty"),
+        ("PPO", {"address": "", "num_workers": 1}, "address is auto, local, .*not ''"),
         ("PPO", {"num_cpus": -1, "num_workers": 1}, "num_cpus must be above 0"),
         ("DQN", {"worker_epsilon": -1}, "worker_epsilon must be at least 0"),
     ],

@@ -162,24 +162,14 @@ class OptimizerConfig:
             **unless(linear, "without a linear schedule: set lr_schedule to linear", "schedule_steps", "schedule_end"),
         }
 
-    def lacks_end(self) -> str:
-        """Return an error message for a linear schedule without an end; "" otherwise (`Config.lacks_end`)."""
-        linear = self._linear()
-        if not linear or self.schedule_steps:
-            return ""
-        return (
-            f"{linear[0]} linear must know where it ends: give a stop at a number of steps (stop=100000), or "
-            "schedule_steps."
-        )
-
     def ended(self, timesteps: int, run_end: int | None) -> str:
         """Return an error message for a linear schedule that has fallen to 0, or has no end; "" otherwise
         (`Config.ended`)."""
         linear, end = self._linear(), self.schedule_steps or run_end
-        if end is None:
-            return self.lacks_end()
-        if not linear or timesteps < end or self.schedule_end:
+        if not linear or (end is not None and (timesteps < end or self.schedule_end)):
             return ""
+        if end is None:
+            return f"{linear[0]} linear must know where it ends: give a stop at a number of steps (stop=100000), or schedule_steps."
         later = "larger schedule_steps" if self.schedule_steps else "later stop (train(num_train_steps=N), fit(stop=N))"
         return f"{linear[0]} linear ends at step {end:,}, and nothing is learnt from then on. Give a {later}, or {linear[0]} constant."
 

@@ -92,13 +92,6 @@ class Settings:
             raise AttributeError(f"Settings do not change: take a copy, config.replace({{{name!r}: ...}}).", name=name)
         object.__setattr__(self, name, value)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-
-    def __setstate__(self, state: Mapping[str, object]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
-
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}
@@ -668,10 +661,8 @@ class Config(Settings):
     def own_idle(self) -> dict[str, str]:
         """Return the part of `idle` that this class adds. Do not call that of the base class: `idle` does."""
         scales = not self.normalize_rewards or self.reward_clip is not None or self.reward_scale <= 0
-        kept = self.backend == "local" and self.num_workers > 0  # then it is no lack of workers
         return {
-            **unless(self.on_ray, _KEPT_FROM_RAY if kept else _NOTHING_ON_RAY, *_ON_RAY),
-            **unless(self.on_ray, _NOT_TIMED.format(_NO_LOCAL if kept else _ONE_WORKER), "worker_timeout_s"),
+            **unless(self.on_ray, _NOTHING_ON_RAY, *_ON_RAY),
             **unless(scales, "with normalize_rewards, which divides any scale out again", "reward_scale"),
             **unless(self.model.cell, "without a memory: set model.memory to lstm or gru", "model.memory_size"),
             **unless(self.on_divergence == "rollback", "unless on_divergence is rollback", "max_rollbacks"),
@@ -701,7 +692,7 @@ class Config(Settings):
 
     def lacks_end(self) -> str:
         """Return an error message if a schedule needs an end that the settings do not give, with what to do; "" otherwise."""
-        return ""
+        return self.ended(0, None)
 
     def ended(self, timesteps: int, run_end: int | None) -> str:
         """Return an error message if a schedule has fallen to 0 after `timesteps` environment steps, or has no end; "" otherwise.
@@ -733,9 +724,8 @@ class Config(Settings):
             raise ConfigError(f"num_gpus is {self.num_gpus:g}, but gpu {self.gpu!r} names {len(gpu_ids(self.gpu))}.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", self.device):
             raise ConfigError(f"device is auto, cpu, cuda, cuda:N or mps, not {self.device!r}.")
-        for name in ("init_from", "address"):
-            if getattr(self, name) == "":
-                raise ConfigError(f"{name} is empty: leave it out, or name what it should be.")
+        if self.init_from == "":
+            raise ConfigError("init_from is empty: leave it out, or name what it should be.")
         if self.address is not None:
             check_form(self.address)
         if self.num_learners > max(1, self.num_workers):
@@ -748,12 +738,10 @@ class Config(Settings):
                 f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners: "
                 "take a multiple of num_learners, or a whole fraction."
             )
-        if self.num_learners and self.backend == "local":
-            raise ConfigError("backend local keeps the learner in this process: set num_learners to 0.")
         for name, off in {"num_learners": "0", "evaluation_parallel": "none", "parameter_server": "false"}.items():
             if getattr(self, name) and not self.on_ray:
                 raise ConfigError(
-                    f"{name} asks for an actor on Ray: set num_workers, or backend ray; or {name} to {off} "
+                    f"{name} asks for an actor on Ray: set num_workers, or backend ray, and not backend local; or {name} to {off} "
                     f"(--{name.replace('_', '-')} {off})."
                 )
 
@@ -816,13 +804,8 @@ def gpu_ids(text: str) -> list[str]:
     return ids
 
 
-_NOTHING_ON_RAY = "where nothing runs on Ray: workers were probably meant too, such as num_workers=4"
-_NO_LOCAL, _ONE_WORKER = "without backend='local'", "with num_workers=1"
-_KEPT_FROM_RAY = "with backend='local', which runs nothing on Ray: leave out one of them"
-_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "wait_for_room_s")
-_NOT_TIMED = (
-    "in one process, which cannot end an environment that hangs: {} it runs in a worker on Ray, which is replaced"
-)
+_NOTHING_ON_RAY = "where nothing runs on Ray: it needs workers, such as num_workers=4, and not backend='local'"
+_ON_RAY = ("address", "num_cpus", "num_cpus_per_worker", "wait_for_room_s", "worker_timeout_s")
 
 
 def divides(num_gpus: float, num_learners: int) -> bool:
