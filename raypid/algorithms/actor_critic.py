@@ -71,8 +71,6 @@ class ActorCriticConfig(OptimizerConfig, Config):
                 raise ConfigError(
                     f"{kind.__name__} does not support several learners: num_learners must be 0 or 1, got {self.num_learners}."
                 )
-        if self.th_compile and self.kernel == "numpy":
-            raise ConfigError("kernel numpy has nothing to compile: set th_compile to false, or kernel to torch.")
 
 
 ActorCriticT = TypeVar("ActorCriticT", bound=ActorCriticConfig)
@@ -103,7 +101,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
         self.intrinsic: IntrinsicReward | None = None
         if config.intrinsic_reward is not None:
             self.intrinsic = intrinsic_class(config.intrinsic_reward)(spec, config.gamma, seed)
-        self.kernel, _ = kernel_for(type(self), config, spec)
+        self.kernel = "torch" if why_torch(type(self), config, spec) else "numpy"
         if self.kernel == "numpy":
             self._build_numpy(seed)
         else:
@@ -132,18 +130,25 @@ class ActorCritic(Algorithm[ActorCriticT]):
 
     @classmethod
     def wants_torch(cls, config: ActorCriticT, spec: NetworkSpec) -> str:
-        needed = super().wants_torch(config, spec)
-        return needed or ("" if kernel_for(cls, config, spec)[0] == "numpy" else why_torch(cls, config, spec))
+        return super().wants_torch(config, spec) or why_torch(cls, config, spec)
 
     @classmethod
     def for_spaces(cls, config: ActorCriticT, spec: NetworkSpec) -> dict[str, tuple[object, str]]:
         if config.kernel != "auto":
             return {}
-        return {"kernel": (kernel_for(cls, config, spec)[0], "the faster for this network")}
+        return {"kernel": ("torch" if why_torch(cls, config, spec) else "numpy", "the faster for this network")}
 
     @classmethod
     def surprise(cls, config: ActorCriticT, spec: NetworkSpec) -> str:
-        return kernel_for(cls, config, spec)[1]
+        reason, widest = why_torch(cls, config, spec), max(spec.hidden, default=0)
+        if config.kernel == "auto" and not reason and widest > WIDE:
+            return (
+                f"torch is not installed, so layers of {widest} learn with NumPy; above {WIDE} torch is taken where it is: "
+                f"{install_command('torch')}"
+            )
+        if reason and reason == _own_loss(cls):
+            return f"{cls.__name__} has a loss of its own without a NumPy form (loss_gradient) beside it, so it learns with torch."
+        return ""
 
     @classmethod
     def portable(cls, config: ActorCriticT) -> ActorCriticT:
@@ -344,67 +349,47 @@ WIDE = 128
 """Wider layers learn with torch, where it is installed."""
 
 
-def _fits_numpy(spec: NetworkSpec) -> bool:
-    """Whether the NumPy kernel can learn it: fully connected, without memory, one Discrete or Box action."""
-    simple = [not leaf.path and leaf.kind in ("categorical", "gaussian") for leaf in spec.actions]
-    return spec.network == "mlp" and not spec.memory and simple == [True]
-
-
-def _lacks_gradient(cls: type[ActorCritic[Any]]) -> bool:
-    """Whether a class has a loss of its own without the NumPy form beside it."""
+def _own_loss(cls: type[ActorCritic[Any]]) -> str:
+    """The loss of a class that lacks the NumPy form beside it, as the subject of a sentence; "" if it is there."""
     order = [next(i for i, c in enumerate(cls.__mro__) if n in vars(c)) for n in ("loss_gradient", "loss")]
-    return order[0] > order[1]
+    return f"the loss of {cls.__name__} without a NumPy form (loss_gradient) beside it" if order[0] > order[1] else ""
 
 
 def why_torch(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: NetworkSpec) -> str:
-    """What keeps a fully connected network from learning with NumPy, as the subject of a sentence."""
-    action = spec.actions[0]
-    named = {"multi_categorical": "MultiDiscrete actions", "bernoulli": "MultiBinary actions"}
+    """What makes a network learn with torch, as the subject of a sentence; "" if it learns with the NumPy kernel, which is faster where it
+    serves: for fully connected layers without memory, and one Discrete or Box action.
+
+    Raises:
+        ConfigError: kernel numpy was asked for where it cannot serve.
+    """
+    action, widest, own = spec.actions[0], max(spec.hidden, default=0), _own_loss(cls)
+    named = {
+        "categorical": "",
+        "gaussian": "",
+        "multi_categorical": "MultiDiscrete actions",
+        "bernoulli": "MultiBinary actions",
+    }
     kind = named.get(action.kind, f"model.distribution {action.kind}")
     if len(spec.actions) > 1 or action.path:
         kind = "actions of several parts"
-    reasons = {
-        "kernel torch": config.kernel == "torch",
+    unserved = {
         "th_compile": config.th_compile,
+        f"model.network {spec.network}": spec.network != "mlp",
+        f"learning with a memory ({spec.memory})": bool(spec.memory),
+        f"learning with {kind}": bool(kind),
+        own: bool(own),
+    }
+    asked = {
+        "kernel torch": config.kernel == "torch",
         f"device {config.device}": config.device not in ("auto", "cpu"),
         f"num_gpus {config.num_gpus:g}": config.num_gpus > 0,
-        f"learning with a memory ({spec.memory})": bool(spec.memory),
-        f"learning with {kind}": not _fits_numpy(spec),
-        f"{cls.__name__}, whose loss has no NumPy form (loss_gradient),": True,
     }
-    return next(reason for reason, holds in reasons.items() if holds)
-
-
-def kernel_for(cls: type[ActorCritic[Any]], config: ActorCriticConfig, spec: NetworkSpec) -> tuple[str, str]:
-    """numpy or torch: what `config.kernel` asks for, or the faster one that fits; and a note for the user if that is a surprise.
-
-    Raises:
-        ConfigError: numpy was asked for where it cannot serve.
-    """
-    fits, lacks = _fits_numpy(spec), _lacks_gradient(cls)
-    if config.kernel == "numpy" and not fits:
-        raise ConfigError(
-            "kernel numpy serves fully connected networks without memory and with one Discrete or Box action; "
-            "use kernel torch or auto."
-        )
-    if config.kernel == "numpy" and lacks:
-        raise ConfigError(
-            f"kernel numpy: {cls.__name__} has a loss of its own without a loss_gradient beside it. Write one, or use kernel torch."
-        )
-    on_gpu = config.num_gpus > 0 or config.device not in ("auto", "cpu")
-    widest = max(spec.hidden, default=0)
-    if config.kernel == "torch" or (config.kernel == "auto" and (not fits or on_gpu or config.th_compile)):
-        return "torch", ""
-    if config.kernel == "auto" and widest > WIDE:
-        if lacks or installed("torch"):
-            return "torch", ""
-        return "numpy", (
-            f"torch is not installed, so layers of {widest} learn with NumPy; above {WIDE} torch is taken where it is: {install_command('torch')}"
-        )
-    note = (
-        f"{cls.__name__} has a loss of its own without a NumPy form (loss_gradient) beside it, so it learns with torch."
-    )
-    return ("torch", note) if lacks else ("numpy", "")
+    wide = {f"a layer of {widest}": widest > WIDE and installed("torch")}
+    reasons = unserved if config.kernel == "numpy" else asked | unserved | wide
+    found = next((reason for reason, holds in reasons.items() if holds), "")
+    if found and config.kernel == "numpy":
+        raise ConfigError(f"kernel numpy does not serve {found}: use kernel torch or auto.")
+    return found
 
 
 def step_metrics(metrics: Mapping[str, Any], norm: Any, fraction: float) -> dict[str, Any]:

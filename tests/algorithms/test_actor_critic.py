@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from raypid.algorithms.a2c import A2C, A2CConfig
-from raypid.algorithms.actor_critic import kernel_for, mean_metrics
+from raypid.algorithms.actor_critic import mean_metrics, why_torch
 from raypid.algorithms.base import schedule
 from raypid.algorithms.minibatches import Batch
 from raypid.algorithms.ppo import PPO, PPOConfig
@@ -280,19 +280,25 @@ def test_a_checkpoint_of_another_network_is_refused() -> None:
         PPO.make(PPOConfig(), make_spec(), 0).load_state_dict(state)
 
 
-def test_kernel_for() -> None:
-    def kernel(config: PPOConfig, spec: NetworkSpec) -> tuple[str, str]:
-        return kernel_for(PPO, config, spec)
+def test_why_torch() -> None:
+    def why(config: PPOConfig, spec: NetworkSpec) -> str:
+        return why_torch(PPO, config, spec)
 
     box, discrete, multi = spaces.Box(-1, 1, (2,)), spaces.Discrete(2), spaces.MultiDiscrete([2, 2])
-    assert kernel(PPOConfig(), make_spec(box)) == kernel(PPOConfig(), make_spec(discrete)) == ("numpy", "")
-    assert kernel(PPOConfig(kernel="torch"), make_spec(box)) == ("torch", "")
-    assert kernel(PPOConfig(num_gpus=1), make_spec(box)) == ("torch", "")
-    assert kernel(PPOConfig(), make_spec(box, hidden=(256, 256))) == ("torch", "")
-    for other in (make_spec(multi), make_spec(spaces.Dict(a=box)), make_spec(box, distribution="squashed_gaussian")):
-        assert kernel(PPOConfig(), other) == ("torch", "")
-        with pytest.raises(ConfigError, match="kernel numpy serves"):
-            kernel(PPOConfig(kernel="numpy"), other)
+    assert why(PPOConfig(), make_spec(box)) == why(PPOConfig(), make_spec(discrete)) == ""
+    assert why(PPOConfig(kernel="torch"), make_spec(box)) == "kernel torch"
+    assert why(PPOConfig(num_gpus=1), make_spec(box)) == "num_gpus 1"
+    assert why(PPOConfig(), make_spec(box, hidden=(256, 256))) == "a layer of 256"
+    assert why(PPOConfig(kernel="numpy", num_gpus=1), make_spec(box, hidden=(256, 256))) == ""
+    others = {
+        "MultiDiscrete actions": make_spec(multi),
+        "actions of several parts": make_spec(spaces.Dict(a=box)),
+        "model.distribution squashed_gaussian": make_spec(box, distribution="squashed_gaussian"),
+    }
+    for kind, other in others.items():
+        assert why(PPOConfig(), other) == f"learning with {kind}"
+        with pytest.raises(ConfigError, match=f"kernel numpy does not serve learning with {kind}"):
+            why(PPOConfig(kernel="numpy"), other)
 
 
 class OwnLoss(PPO):
@@ -315,12 +321,14 @@ class OwnUpdate(OwnForms):
 def test_a_loss_of_one_s_own_is_used_and_its_numpy_form_only_beside_it() -> None:
     """The NumPy form serves where the class that defines it defines the loss too, or stands below that one."""
     spec = make_spec()
-    assert kernel_for(OwnForms, PPOConfig(), spec) == kernel_for(OwnUpdate, PPOConfig(), spec) == ("numpy", "")
-    kernel, note = kernel_for(OwnLoss, PPOConfig(), spec)
-    assert kernel == "torch" and "OwnLoss has a loss of its own without a NumPy form" in note
+    assert why_torch(OwnForms, PPOConfig(), spec) == why_torch(OwnUpdate, PPOConfig(), spec) == ""
+    assert why_torch(OwnLoss, PPOConfig(), spec).startswith("the loss of OwnLoss without a NumPy form")
     assert OwnLoss.for_spaces(PPOConfig(), spec)["kernel"][0] == "torch"
-    assert OwnLoss.surprise(PPOConfig(), spec) == note and PPO.surprise(PPOConfig(), spec) == ""
-    with pytest.raises(ConfigError, match="OwnLoss has a loss of its own without a loss_gradient"):
+    assert (
+        "OwnLoss has a loss of its own without a NumPy form" in OwnLoss.surprise(PPOConfig(), spec)
+        and PPO.surprise(PPOConfig(), spec) == ""
+    )
+    with pytest.raises(ConfigError, match="kernel numpy does not serve the loss of OwnLoss without a NumPy form"):
         OwnLoss.make(PPOConfig(kernel="numpy"), spec, 0)
     assert "own" in OwnLoss.make(PPOConfig(), spec, 0).update(trajectory(), 0).metrics
     assert OwnUpdate.make(PPOConfig(), spec, 0).update(trajectory(), 0).metrics["own"] == 0
