@@ -281,17 +281,17 @@ def test_a_class_in_place_of_its_name_is_told_how_it_gets_one() -> None:
     class MyModel:
         choose_actions = step = get_weights = set_weights = None
 
-    own = r'network\("mynet", MyNet\), then model={"network": "mynet"}'
+    own = r'network\("mine", MyNet\), then model={"network": "mine", "custom": '
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: raypid.PPO("CartPole-v1", model=MyNet), f"not the class MyNet. .*{own}"),  # type: ignore[arg-type]
         (lambda: raypid.PPO("CartPole-v1", model={"network": MyNet()}), f"an object of class MyNet. .*{own}"),
         (lambda: raypid.ModelCatalog.get_model(None, None, MyNet), own),  # type: ignore[arg-type]
-        (lambda: raypid.CustomModel("CartPole-v1", model=MyModel), r'register_model\("mymodel", MyModel\)'),  # type: ignore[arg-type]
+        (lambda: raypid.CustomModel("CartPole-v1", model=MyModel), r'register_model\("mine", MyModel\)'),  # type: ignore[arg-type]
         (
             lambda: raypid.CustomModel("CartPole-v1", agent=MyModel),
-            r'_agent\("mymodel", MyModel\), then agent="mymodel"',
+            r'_agent\("mine", MyModel\), then agent="mine"',
         ),  # type: ignore[arg-type]
-        (lambda: raypid.PPO("CartPole-v1", model=torch.nn.Linear(4, 2)), r'register_network\("mine", Mine\)'),  # type: ignore[arg-type]
+        (lambda: raypid.PPO("CartPole-v1", model=torch.nn.Linear(4, 2)), r'register_network\("mine", Linear\)'),  # type: ignore[arg-type]
     ]
     for call, told in calls:
         with pytest.raises(UserError, match=told):

@@ -38,7 +38,7 @@ def test_what_is_accepted(given: object, read: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ("10m", "M is a million steps, min is minutes"),
+        ("10m", "10min"),
         ("soon", "takes a number of environment steps"),
         ("", "takes a number"),
         (True, "takes a number"),
@@ -46,7 +46,7 @@ def test_what_is_accepted(given: object, read: dict[str, object]) -> None:
         ("reward=", "takes a number"),
         ("=3", "takes a number"),
         ("reward=3,", "takes a number"),
-        ('{"reward": ', "not valid JSON"),
+        ('{"reward": ', "or as JSON"),
         ("5km", "takes a number"),
         ({"steps": 5, "timesteps_total": 6}, "two values for 'timesteps_total': give one"),
         ({1: 2}, "The name of a stop criterion is text"),

@@ -42,18 +42,14 @@ def by_name(value: object, key: str = "") -> tuple[str, str]:
         key: the setting that it was given for; "" for one that takes something else, such as an environment.
     """
     cls: type = value if isinstance(value, type) else type(value)
-    methods = {"agent": "fetch_grads", "model": "choose_actions", "network": "forward"}
-    may_be = [kind for kind, method in methods.items() if hasattr(cls, method)]
-    if key not in ("", *methods) or cls.__module__ == "builtins" or not (may_be or (key and value is cls)):
+    methods = {"choose_actions": "model", "forward": "network", "fetch_grads": "agent"}
+    kind = next((kind for method, kind in methods.items() if hasattr(cls, method)), "")
+    if not kind or key not in ("", *methods.values()):
         return shown(value), ""
-    kind = "agent" if key == "agent" else next((kind for kind in may_be if not key or kind != "agent"), "network")
-    name = "Mine" if cls.__module__.startswith("torch.") else cls.__name__
-    given = f'agent="{name.lower()}"' if kind == "agent" else f'model={{"network": "{name.lower()}"}}'
-    it = "it" if value is cls else "its class"
-    told = f' Register {it} first: raypid.register_{kind}("{name.lower()}", {name}), then {given}.'
-    if value is not cls:
-        arguments = "agent_config" if kind == "agent" else "model.custom"
-        told += f" Each process makes an object of its own; {arguments} has the constructor's arguments."
+    if key == "agent":
+        kind = key
+    given = 'agent="mine", agent_config={...}' if kind == "agent" else 'model={"network": "mine", "custom": {...}}'
+    told = f' Register it first: raypid.register_{kind}("mine", {cls.__name__}), then {given} with its arguments.'
     return f"{'the class' if value is cls else 'an object of class'} {cls.__name__}", told
 
 

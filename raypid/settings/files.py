@@ -291,11 +291,8 @@ def file_of(text: str) -> Path | None:
 
 def saved_options(values: Mapping[str, object]) -> dict[str, int]:
     """Those of OPTIONS that are among `values`, as far as they are what they should be."""
-    found: dict[str, int] = {}
-    for name in OPTIONS:
-        with contextlib.suppress(ConfigError):
-            found |= Words.from_dict({name: values.get(name)}).request().options
-    return found
+    given = {name: values.get(name) for name in OPTIONS}
+    return {name: number for name, number in given.items() if type(number) is int and number >= OPTIONS[name]}
 
 
 # -- params.json ---------------------------------------------------------------------------------------------------

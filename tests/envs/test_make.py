@@ -95,13 +95,13 @@ class Decides:
         (EnvSpec(env=dict), "env is class dict"),
         (
             EnvSpec(env=Network),
-            'env is the class Network, .* raypid.register_network\\("network", Network\\), then model=',
+            'env is the class Network, .* raypid.register_network\\("mine", Network\\), then model=',
         ),
-        (EnvSpec(env=Network()), "env is an object of class Network, .* Register its class first: "),
-        (EnvSpec(env=Learns), 'env is the class Learns, .* raypid.register_model\\("learns", Learns\\), then model='),
+        (EnvSpec(env=Network()), "env is an object of class Network, .* Register it first: "),
+        (EnvSpec(env=Learns), 'env is the class Learns, .* raypid.register_model\\("mine", Learns\\), then model='),
         (
             EnvSpec(env=Decides),
-            'env is the class Decides, .* raypid.register_agent\\("decides", Decides\\), then agent=',
+            'env is the class Decides, .* raypid.register_agent\\("mine", Decides\\), then agent=',
         ),
         (EnvSpec(env=cases.Counter()), "env is a Counter, and every worker makes its own"),
         (EnvSpec(env=lambda: 3), "gave an object of type int without reset, step"),

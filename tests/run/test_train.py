@@ -429,7 +429,7 @@ def test_the_environment_may_come_first() -> None:
         (lambda: raypid.PPO("CartPole-v1", 5), "Give one environment: 'CartPole-v1' or 5"),
         (
             lambda: raypid.PPO("CartPole-v1", torch.nn.Linear),
-            r"'CartPole-v1' or the class Linear\? Register it first: raypid.register_network\(\"mine\", Mine\), then model=",
+            r"'CartPole-v1' or the class Linear\? Register it first: raypid.register_network\(\"mine\", Linear\), then model=",
         ),
         (lambda: raypid.DQN("CartPole-v1", run="PPO"), r"DQN trains with DQN, not with PPO: .* raypid.Agent\('PPO'"),
         (lambda: raypid.train("PPO", "CartPole-v1", 100), "A number of steps is stop=100"),
