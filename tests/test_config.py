@@ -304,5 +304,5 @@ def test_what_is_no_setting_cannot_be_set() -> None:
     config: Any = PPOConfig()
     with pytest.raises(AttributeError, match="'PPOConfig' object has no attribute 'num_env_runners'"):
         config.num_env_runners = 2
-    with pytest.raises(ConfigError, match=r"Named alone it is model=\{'network': 'wide'\}"):
+    with pytest.raises(ConfigError, match=r"model takes a mapping such as \{'network': 'auto'\}, not 'wide'"):
         config.replace({"model": "wide"})

@@ -64,7 +64,8 @@ def test_what_a_user_adds_is_checked() -> None:
     registry.add("lazy", "json:JSONDecodeError")  # imported, and checked, when it is used
     assert registry.get("lazy") is json.JSONDecodeError
     with pytest.raises(
-        UserError, match=r"The error 'lazy' is registered already, by json:JSONDecodeError; now .*decoder.py:\d+ takes"
+        UserError,
+        match=r"The error 'lazy' is registered already, by json:JSONDecodeError; now json.decoder:JSONDecodeError takes",
     ):
         registry.add("lazy", json.JSONDecodeError)
     registry.add("wrong", "json:JSONDecoder")

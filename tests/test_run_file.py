@@ -175,9 +175,9 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "run.toml": "it must hold a mapping",
         "binary.yaml": "is no text file",
         "https://example.com/x.yaml": "There is no file",
-        "[1]": "a list",
-        '{"lr": ': "not valid JSON",
-        "": "--config is empty",
+        "[1]": "or a YAML or JSON file, not '[1]'",
+        '{"lr": ': "or a YAML or JSON file, not '{\"lr\": '",
+        "": "or a YAML or JSON file, not ''",
     }
     for text, words in said.items():
         code, _, err = shell("--run", "PPO", "--env", "CartPole-v1", "--config", text)

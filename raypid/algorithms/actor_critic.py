@@ -102,31 +102,24 @@ class ActorCritic(Algorithm[ActorCriticT]):
         if config.intrinsic_reward is not None:
             self.intrinsic = intrinsic_class(config.intrinsic_reward)(spec, config.gamma, seed)
         self.kernel = "torch" if why_torch(type(self), config, spec) else "numpy"
-        if self.kernel == "numpy":
-            self._build_numpy(seed)
-        else:
-            self._build_torch(seed)
+        self._build(seed)
         self.log_std: Any = flat_views(self.network.flat, self.network.table).get("log_std")
         """Log standard deviations of Gaussian actions, a view of the weights; None for other actions."""
 
-    def _build_numpy(self, seed: int) -> None:
-        c, network = self.config, NumpyNetwork(self.spec, seed)
-        self.network = network
-        self.optimizer = NumpyOptimizer(network.gradient, c.rule(network.flat), c.max_grad_norm)
-
-    def _build_torch(self, seed: int) -> None:
-        need({"torch": self.wants_torch(self.config, self.spec)})
+    def _build(self, seed: int) -> None:
+        """Make the network and the optimizer."""
+        c = self.config
+        if self.kernel == "numpy":
+            self.network = small = NumpyNetwork(self.spec, seed)
+            self.optimizer = NumpyOptimizer(small.gradient, c.rule(small.flat), c.max_grad_norm)
+            return
+        need({"torch": self.wants_torch(c, self.spec)})
         from raypid.algorithms.torch_backprop import TorchBackprop, device_for
         from raypid.nn.torch_optimizers import FlatAdam, FlatRMSProp
 
-        c = self.config
         self.network = network = TorchBackprop(self.spec, seed, device_for(c), c.th_compile)
-        if c.optimizer == "adam":
-            self.optimizer = FlatAdam(network, c.lr, c.adam_eps, c.max_grad_norm, measure=True)
-        else:
-            self.optimizer = FlatRMSProp(
-                network, c.lr, c.rmsprop_eps, c.max_grad_norm, measure=True, decay=c.rmsprop_decay
-            )
+        rule, eps = (FlatAdam, c.adam_eps) if c.optimizer == "adam" else (FlatRMSProp, c.rmsprop_eps)
+        self.optimizer = rule(network, c.lr, eps, c.max_grad_norm, measure=True, decay=c.rmsprop_decay)
 
     @classmethod
     def wants_torch(cls, config: ActorCriticT, spec: NetworkSpec) -> str:

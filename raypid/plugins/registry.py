@@ -199,15 +199,6 @@ def within_remote(entry: Any) -> Any:
     return entry if modified is None else getattr(modified, "__ray_actor_class__", modified)
 
 
-def place_of(entry: object) -> str:
-    """Say where a class or function is written, as "file:line", or else as "module:name"."""
-    try:
-        _, line = inspect.getsourcelines(entry)  # type: ignore[arg-type]
-        return f"{inspect.getsourcefile(entry)}:{max(line, 1)}"  # type: ignore[arg-type]
-    except (TypeError, OSError):
-        return entry_name(entry)
-
-
 def _same_code(one: object, other: object) -> bool:
     """Whether both are the same definition, perhaps run twice, as a notebook cell or a module that is loaded again is."""
     if one is other or entry_name(one) == entry_name(other):
@@ -282,7 +273,7 @@ class Registry(Generic[T]):
             raise UserError(f"{name!r} is the name of raypid's own {self.kind}: give yours another name.")
         if name in self._entries and not _same_code(self._entries[name], entry):
             raise UserError(
-                f"The {self.kind} {name!r} is registered already, by {place_of(self._entries[name])}; now {place_of(entry)} "
+                f"The {self.kind} {name!r} is registered already, by {entry_name(self._entries[name])}; now {entry_name(entry)} "
                 "takes the same name. Give one of them another."
             )
         if not isinstance(entry, str):

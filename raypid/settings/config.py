@@ -135,8 +135,6 @@ def nested(current: C, key: str, value: object) -> C:
     if not isinstance(value, Mapping):
         first = dataclasses.fields(current)[0].name
         what, told = by_name(value, key)
-        if isinstance(value, str):
-            told = f" Named alone it is {key}={{{first!r}: {shown(value)}}}."
         raise ConfigError(
             f"{key} takes a mapping such as {{{first!r}: {getattr(current, first)!r}}}, not {what}.{told}"
         )

@@ -272,16 +272,12 @@ def read_values(text: str, option: str) -> dict[str, object]:
 def _marked(text: str, option: str) -> Marked:
     example = _EXAMPLES.get(option, '{"lr": 0.001}')
     takes = f"{option} takes JSON such as '{example}' or a YAML or JSON file"
-    if file_of(text) is None:
-        value = parse_value(text)
-        if not isinstance(value, dict):
-            kind = "not valid JSON" if isinstance(value, str) else "a list"
-            raise ConfigError(f"{takes}; this is {kind}: {shown(text)}.")
-        return Marked(option, value, kind="flag")
-    name = text.removeprefix("@")
-    if not name.strip():
-        raise ConfigError(f"{option} is empty: {takes}.")
-    return read_marked(name, f" {takes}.")
+    if file_of(text) is not None and text.strip(" @"):
+        return read_marked(text.removeprefix("@"), f" {takes}.")
+    values = parse_value(text)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{takes}, not {shown(text)}.")
+    return Marked(option, values, kind="flag")
 
 
 def file_of(text: str) -> Path | None:

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raypid.errors import UserError, reason, shown
+from raypid.errors import UserError, shown
 from raypid.plugins.registry import meant, suggest
-from raypid.storage.neighbours import near
+from raypid.settings.marked import read_marked
 from raypid.storage.outputs import explained, write_whole
 from raypid.storage.ownership import data_folder
-from raypid.storage.plain_data import read_json
 
 BEST = "best.json"
 """The file in a search's folder."""
@@ -68,23 +67,16 @@ def load(name: str) -> dict[str, Any]:
     """The settings of a name, a file or a search's folder: a dict with algorithm, env, settings, and what else the search wrote.
 
     Raises:
-        UserError: there are none, or the file does not hold any.
+        UserError: there are none, or the file cannot be read or does not hold any.
     """
     path, given = _path(name), Path(name)
     if name.endswith(".json") or "/" in name or (given.is_dir() and not path.is_file()):
         path = given / BEST if given.is_dir() else given
-        if not path.is_file():
-            raise UserError(f"There is no file {path}.{near(path)}")
-    if not path.is_file():
+    elif not path.is_file():
         there = f"{meant(suggest(name, names()))} `raypid list tuned` shows those that there are."
         raise UserError(f"There are no tuned settings called {name!r}.{there}")
-    try:
-        entry = read_json(path.read_text())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}.") from None
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict) or any(not isinstance(entry.get(key), kind) for key, kind in _KEYS.items()):
+    entry = read_marked(path).values
+    if any(not isinstance(entry.get(key), kind) for key, kind in _KEYS.items()):
         raise UserError(
             f"{path} holds no tuned settings: it needs algorithm, env and settings, as `raypid tune` writes them."
         )
