@@ -80,7 +80,7 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     ranges = {
         "be at least 0": ("weight_decay",),
         "be at least 1": ("population", "noise_table_size"),
-        "be above 0 and finite": ("sigma",),
+        "be above 0": ("sigma",),
         "lie in [0, 1]": ("momentum",),
     }
 

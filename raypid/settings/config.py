@@ -18,7 +18,7 @@ import math
 import re
 import textwrap
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -620,21 +620,17 @@ class Config(Settings):
         "be at least 0.001": ("worker_timeout_s",),
         "lie in [0, 1024]": ("num_threads",),
         "lie in [0, 1]": ("gamma",),
-        "be above 0 and finite": ("lr", "num_cpus"),
-        "be a finite number": ("reward_scale",),
+        "be above 0": ("lr", "num_cpus"),
     }  # fmt: skip
     """Rules for values, such as "be at least 0" (the keys of `RANGES` in this module) -> the fields of this class that they apply to. None always
     passes."""
 
     @classmethod
     def group_of(cls, name: str) -> str:
-        """The group that a setting belongs to, by its full name: what its class says (`groups`), or else the algorithm's."""
+        """The group that a setting belongs to, by its full name: what `groups` says, or else the algorithm's."""
         if name.partition(".")[0] == "model":
             return "network"
-        said = (
-            group for owner in cls.__mro__ for group, names in vars(owner).get("groups", {}).items() if name in names
-        )
-        return next(said, "algorithm")
+        return next((group for group, names in cls.groups.items() if name in names), "algorithm")
 
     @property
     def on_ray(self) -> bool:
@@ -760,22 +756,16 @@ def check_values(settings: Settings, prefix: str = "") -> None:
                 if value is not None and not RANGES[rule](value):
                     none = " (or none)" if type(None) in get_args(type_hints(type(settings))[name]) else ""
                     raise ConfigError(f"{prefix}{name} must {rule}{none}, not {value!r}.")
-    for name, number, default in _numbers(settings, prefix):
-        if isinstance(number, int) and abs(number) >= 2**63 and name != "seed":
-            raise ConfigError(f"{name} must be below 2^63, not {number!r}.")
-        is_wide = isinstance(number, float) and not abs(number) < _FLOAT32 and number != default
-        if is_wide and not (name in _BOUNDS and number == math.inf):
-            raise ConfigError(f"{name} must be a number below 3.4e38, not {number!r}.")
-
-
-def _numbers(settings: Settings, prefix: str = "") -> Iterator[tuple[str, object, object]]:
-    """Yield (name, number, default of the setting) for whatever may be a number."""
     for field_ in dataclasses.fields(settings):
-        value: object = getattr(settings, field_.name)
-        if isinstance(value, Settings):
-            yield from _numbers(value, f"{field_.name}.")
-        for number in value if isinstance(value, tuple) else (value,):
-            yield prefix + field_.name, number, field_.default
+        name, part = prefix + field_.name, getattr(settings, field_.name)
+        if isinstance(part, Settings):
+            check_values(part, f"{name}.")
+        for number in part if isinstance(part, tuple) else (part,):
+            if isinstance(number, int) and abs(number) >= 2**63 and name != "seed":
+                raise ConfigError(f"{name} must be below 2^63, not {number!r}.")
+            is_wide = isinstance(number, float) and not abs(number) < _FLOAT32 and number != field_.default
+            if is_wide and not (name in _BOUNDS and number == math.inf):
+                raise ConfigError(f"{name} must be a number below 3.4e38, not {number!r}.")
 
 
 _FLOAT32 = 3.4e38
@@ -820,8 +810,6 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "be at least 0.001": lambda x: x >= 0.001,
     "be 1 or 2": lambda x: x in (1, 2),
     "be above 0": lambda x: x > 0,
-    "be above 0 and finite": lambda x: 0 < x < math.inf,
-    "be a finite number": math.isfinite,
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
     "lie in [0, 1024]": lambda x: 0 <= x <= 1024,
     "lie in [1, 10000]": lambda x: 1 <= x <= 10_000,
