@@ -152,8 +152,8 @@ def test_field_docs_of_a_subclass_win() -> None:
     [
         ({"num_workers": -1}, "num_workers must be at least 0"), ({"fragment_length": 0}, "fragment_length must be at least 1"),
         ({"gamma": 1.5}, "gamma must lie in"), ({"gamma": float("nan")}, "gamma must lie in"), ({"lr": 0}, "lr must be above 0"),
-        ({"num_learners": 2}, "num_learners must be at most num_workers, not 2 for 0"),
-        ({"num_learners": 3, "num_workers": 2}, "not 3 for 2: each learner"),
+        ({"num_learners": 2}, "num_learners 2 must be at most num_workers, 0"),
+        ({"num_learners": 3, "num_workers": 2}, "num_learners 3 must be at most num_workers, 2"),
         ({"num_learners": 2, "num_workers": 2, "num_gpus": 3}, "num_gpus 3 cannot be divided among 2 learners"),
         ({"backend": "local", "num_learners": 1}, "backend local"),
         ({"clip": 0}, "clip must be above 0"), ({"num_epochs": 0}, "num_epochs must be at least 1"),

@@ -176,7 +176,7 @@ def test_a_registered_algorithm_is_known_by_its_name(tmp_path: Path) -> None:
 
 def test_what_is_no_algorithm_is_refused() -> None:
     for entry in (dict, 3, "json:JSONDecoder"):
-        with pytest.raises(UserError, match="Algorithm 'Wrong' must be a subclass of raypid.algorithms.base.Algorithm"):
+        with pytest.raises(UserError, match="Algorithm 'Wrong' must be a subclass of raypid.algorithms.base:Algorithm"):
             raypid.register_algorithm("Wrong", entry)  # type: ignore[arg-type]
             raypid.Agent("Wrong", env="CartPole-v1")
     with pytest.raises(UserError, match="'PPO' is the name of raypid's own algorithm"):
@@ -202,7 +202,7 @@ def test_the_command_line_trains_and_resumes_a_module_s_class(
     with pytest.raises(SystemExit) as ended:
         main(["train", "--run", "json:JSONDecoder", "--env", "CartPole-v1"])
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and "must be a subclass of raypid.algorithms.base.Algorithm" in error
+    assert ended.value.code == 2 and "must be a subclass of raypid.algorithms.base:Algorithm" in error
 
 
 # -- networks that do not fit -----------------------------------------------------------------------------------------------

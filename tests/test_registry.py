@@ -59,7 +59,7 @@ def test_what_a_user_adds_is_checked() -> None:
         with pytest.raises(UserError, match=f"{name!r} is the name of raypid's own error: give yours another name"):
             registry.add(name, KeyError)
     for wrong in (dict, KeyError()):
-        with pytest.raises(UserError, match="Error 'wrong' must be a subclass of builtins.Exception, not"):
+        with pytest.raises(UserError, match="Error 'wrong' must be a subclass of builtins:Exception, not"):
             registry.add("wrong", wrong)  # type: ignore[arg-type]
     registry.add("lazy", "json:JSONDecodeError")  # imported, and checked, when it is used
     assert registry.get("lazy") is json.JSONDecodeError
@@ -70,7 +70,7 @@ def test_what_a_user_adds_is_checked() -> None:
         registry.add("lazy", json.JSONDecodeError)
     registry.add("wrong", "json:JSONDecoder")
     with pytest.raises(
-        UserError, match="Error 'wrong' must be a subclass of builtins.Exception, not <class 'json.decoder"
+        UserError, match="Error 'wrong' must be a subclass of builtins:Exception, not <class 'json.decoder"
     ):
         registry.get("wrong")
     assert registry.find("absent", "builtins:OSError") is OSError

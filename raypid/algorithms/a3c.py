@@ -26,9 +26,7 @@ class A3CConfig(GradientsConfig, A2CConfig):
 
     def own_checks(self) -> None:
         if self.intrinsic_reward is not None:
-            raise ConfigError(
-                "intrinsic_reward is learnt in the learner, A3C's rewards are used in its workers: take IMPALA or APPO."
-            )
+            raise ConfigError("A3C has no intrinsic_reward, since its workers use the rewards: take IMPALA or APPO.")
 
 
 class A3C(FollowsGradients[A3CConfig], AdvantageLoss[A3CConfig]):

@@ -68,9 +68,7 @@ class ActorCriticConfig(OptimizerConfig, Config):
         if self.intrinsic_reward is not None:
             kind = intrinsic_class(self.intrinsic_reward)
             if self.num_learners > 1 and not kind.several_learners:
-                raise ConfigError(
-                    f"{kind.__name__} does not support several learners: num_learners must be 0 or 1, got {self.num_learners}."
-                )
+                raise ConfigError(f"{kind.__name__} does not support several learners: num_learners is 0 or 1.")
 
 
 ActorCriticT = TypeVar("ActorCriticT", bound=ActorCriticConfig)
@@ -94,9 +92,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     def __init__(self, config: ActorCriticT, spec: NetworkSpec, seed: int) -> None:
         super().__init__(config, spec, seed)
         if any(leaf.kind == "deterministic" for leaf in spec.actions):
-            raise ConfigError(
-                "model.distribution deterministic gives no probabilities to learn from; use auto or squashed_gaussian."
-            )
+            raise ConfigError("model.distribution deterministic has no probabilities: take auto or squashed_gaussian.")
         self.return_scaler = ReturnScaler(config.gamma) if config.normalize_rewards else None
         self.intrinsic: IntrinsicReward | None = None
         if config.intrinsic_reward is not None:

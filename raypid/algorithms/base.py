@@ -63,9 +63,7 @@ def _number(source: str, name: str, x: object) -> float:
     try:
         return float(x)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several numbers
-        raise UserError(
-            f"{source} returned {shown(x)} as the metric {name!r}: give one number, such as the mean."
-        ) from None
+        raise UserError(f"{source} returned {shown(x)} as the metric {name!r}: give one number.") from None
 
 
 USUAL = "the usual choice"
@@ -288,9 +286,7 @@ class Algorithm(ABC, Generic[ConfigT]):
         """
         if "env" in named or isinstance(given[0] if given else named.get("config"), (str, Mapping)):
             name = cls.__name__
-            raise UserError(
-                f"{name} of {cls.__module__} is the algorithm itself. Its agent is raypid.{name}: from raypid import {name}."
-            )
+            raise UserError(f"{cls.__module__}.{name} is the algorithm itself. Its agent is raypid.{name}.")
         return super().__new__(cls)
 
     def __init__(self, config: ConfigT, spec: NetworkSpec, seed: int) -> None:

@@ -115,19 +115,13 @@ class ES(Algorithm[ESConfig]):
             ConfigError: a memory, or a network that is large for the noise table.
         """
         if spec.memory:
-            raise ConfigError(
-                f"ES and ARS act without a memory, not with model.memory {spec.memory!r}: set frame_stack, or take an algorithm that "
-                "learns with gradients."
-            )
+            raise ConfigError(f"ES and ARS act without a memory, not with {spec.memory}: set frame_stack, or take PPO.")
         kinds = {"gaussian": "deterministic", "squashed_gaussian": "squashed_deterministic"}
         actions = tuple(replace(leaf, kind=kinds.get(leaf.kind, leaf.kind)) for leaf in spec.actions)
         spec = replace(spec, actions=actions, head="actor")
         size = make_population(spec, 1).streams.shape[1]
         if config.noise_table_size < 10 * size:
-            raise ConfigError(
-                f"noise_table_size {config.noise_table_size:,} is small for {size:,} weights: take at least {10 * size:,}, so that "
-                "perturbations differ."
-            )
+            raise ConfigError(f"noise_table_size must be at least {10 * size:,}, not {config.noise_table_size:,}.")
         return spec
 
     @classmethod
@@ -189,10 +183,12 @@ class ARSConfig(ESConfig):
         "fitness_shaping": "for ARS, which divides by the deviation of the returns: take ES",
     }
 
+    ranges = {"be at least 1": ("top_directions",)}
+
     def own_checks(self) -> None:
-        if self.top_directions is not None and not 1 <= self.top_directions <= self.population:
+        if self.top_directions is not None and self.top_directions > self.population:
             raise ConfigError(
-                f"top_directions must lie in [1, population], which is {self.population}, not {self.top_directions!r}."
+                f"top_directions must be at most population, not {self.top_directions} for {self.population}."
             )
 
 

@@ -127,32 +127,21 @@ class OffPolicyConfig(Config):
 
     def own_checks(self) -> None:
         if self.model.cell and not self.replays_sequences:
+            raise ConfigError(f"A memory ({self.model.cell}) needs sequences: take R2D2 or PPO, or set frame_stack.")
+        least = max(2 * self.fragment_length * self.num_streams, self.rows_to_start(), self.start_steps)
+        if self.buffer_size < least:
             raise ConfigError(
-                f"A memory ({self.model.cell}) learns from sequences, this algorithm from single rows of its buffer: "
-                "set frame_stack in its place, or take R2D2, PPO, A2C, A3C, IMPALA or APPO."
-            )
-        smallest = self.fragment_length * self.num_streams * 2
-        if self.buffer_size < max(smallest, self.batch_size, self.start_steps):
-            raise ConfigError(
-                f"buffer_size {self.buffer_size:,} is too small: it must hold start_steps ({self.start_steps:,}), a batch "
-                f"({self.batch_size:,}) and two fragments of every worker ({smallest:,} rows)."
+                f"buffer_size {self.buffer_size:,} is too small: start_steps, a batch and two fragments of every worker need {least:,}."
             )
         if self.num_replay_shards and (self.num_replay_shards > self.num_workers or self.backend == "local"):
-            raise ConfigError(
-                f"num_replay_shards {self.num_replay_shards} needs Ray and at least as many workers (each feeds one shard); "
-                f"num_workers is {self.num_workers}, backend {self.backend}."
-            )
+            raise ConfigError(f"num_replay_shards {self.num_replay_shards} needs as many workers on Ray, or more.")
         parts = max(1, self.num_learners) * max(1, self.num_replay_shards)
         if self.batch_size % parts:
             raise ConfigError(
-                f"batch_size {self.batch_size} must be a multiple of {parts} (num_learners {self.num_learners}, num_replay_shards "
-                f"{self.num_replay_shards}): each learner draws as many rows of a batch as the others, and of every shard."
+                f"batch_size {self.batch_size} must be a multiple of {parts}: num_learners * num_replay_shards."
             )
         if self.learner_sync == "asynchronous" and (self.num_replay_shards or self.normalize_observations):
-            raise ConfigError(
-                "learner_sync asynchronous: each learner has a buffer of its own and shares parameters alone; "
-                "set num_replay_shards to 0 and normalize_observations to false."
-            )
+            raise ConfigError("learner_sync asynchronous needs num_replay_shards 0 and normalize_observations false.")
 
     def rows_to_start(self) -> int:
         """Return the number of rows that the buffer must hold before learning starts."""
@@ -450,13 +439,9 @@ def continuous(config: OffPolicyConfig, spec: NetworkSpec, kind: str) -> Network
         ConfigError: discrete actions.
     """
     if any(leaf.is_discrete for leaf in spec.actions):
-        raise ConfigError(
-            f"This algorithm takes continuous (Box) actions, not {_named(spec)}; for discrete ones there are DQN, SQN, SAC and PPO."
-        )
+        raise ConfigError(f"This algorithm takes continuous (Box) actions, not {_named(spec)}: take DQN, SAC or PPO.")
     if config.model.distribution not in ("auto", kind):
-        raise ConfigError(
-            f"model.distribution is {kind} here; leave it at auto, or take PPO for {config.model.distribution!r}."
-        )
+        raise ConfigError(f"model.distribution is {kind} here: leave it at auto, or take PPO.")
     actions = tuple(replace(leaf, kind=kind) for leaf in spec.actions)
     return replace(spec, actions=actions, head="actor")
 
@@ -474,9 +459,7 @@ def one_discrete(spec: NetworkSpec) -> None:
         ConfigError: names the actions that there are.
     """
     if [leaf.kind for leaf in spec.actions] != ["categorical"] or spec.actions[0].path:
-        raise ConfigError(
-            f"This algorithm takes one Discrete action, not {_named(spec)}; SAC and TD3 take Box ones, PPO, A2C, IMPALA and APPO all kinds."
-        )
+        raise ConfigError(f"This algorithm takes one Discrete action, not {_named(spec)}: take PPO, or SAC for a Box.")
 
 
 @dataclass(kw_only=True, slots=True)

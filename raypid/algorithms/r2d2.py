@@ -75,19 +75,9 @@ class R2D2Config(DQNConfig):
         if not self.model.cell:
             raise ConfigError("R2D2 needs a memory: set model.memory to lstm or gru, or take DQN.")
         if self.num_replay_shards or self.th_compile:
-            raise ConfigError(
-                "R2D2 replays in the learner's process and is not compiled: leave num_replay_shards and th_compile alone."
-            )
+            raise ConfigError("R2D2 replays in the learner and is not compiled: no num_replay_shards, no th_compile.")
         if self.batch_size % self.sequence_length:
-            raise ConfigError(
-                f"batch_size {self.batch_size} is no multiple of sequence_length {self.sequence_length}: it counts the rows that "
-                f"are learnt from. {self.sequence_length * max(1, self.batch_size // self.sequence_length)} is one."
-            )
-        if self.buffer_size < (least := self.rows_to_start()):
-            raise ConfigError(
-                f"buffer_size {self.buffer_size:,} is too small: sequences of {self.burn_in + self.sequence_length} rows from "
-                f"{self.num_streams} environments need {least:,}."
-            )
+            raise ConfigError(f"batch_size {self.batch_size} is no multiple of sequence_length {self.sequence_length}.")
 
     def rows_to_start(self) -> int:
         """Return the number of rows after which every stream has sequences."""

@@ -33,9 +33,7 @@ class TD3Config(CriticsConfig):
 
     def own_checks(self) -> None:
         if self.critic_norm == "batch" or not self.target_network:
-            raise ConfigError(
-                "TD3 and DDPG bootstrap from target networks: leave target_network true, and critic_norm none or layer. SAC has CrossQ."
-            )
+            raise ConfigError("TD3 and DDPG need target_network true, and critic_norm none or layer. SAC has CrossQ.")
 
 
 class TD3(PolicyAndCritics[TD3Config]):

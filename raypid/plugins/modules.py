@@ -96,9 +96,7 @@ def _import_file(named: Path) -> ModuleType:
     if not file.is_file():
         raise UserError(f"There is no file {str(file)!r}.{near(file, files=True)}")
     if (folder := run_folder_of(file.parent)) is not None:
-        raise UserError(
-            f"{file} lies in a run's folder ({folder}), and code is never imported from there: move it elsewhere."
-        )
+        raise UserError(f"{file} lies in a run's folder ({folder}), from which no code is imported: move it elsewhere.")
     import importlib.util
 
     known = importlib.util.find_spec(file.stem) if file.stem.isidentifier() and file.stem not in sys.modules else None

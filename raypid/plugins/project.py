@@ -131,7 +131,5 @@ def _import(root: Path, file: Path) -> ModuleType:
         raise CodeError.after(own, error, f"{relative} of the project cannot be imported.") from None
     found = getattr(module, "__file__", None)
     if found is None or Path(found).resolve() != file.resolve():
-        raise UserError(
-            f"{file} is hidden by another module of the name {name!r} ({found}): rename the folder or uninstall that package."
-        )
+        raise UserError(f"{file} is hidden by another module of the name {name!r} ({found}): rename its folder.")
     return module

@@ -323,9 +323,7 @@ class Registry(Generic[T]):
 
     def _check(self, name: str, found: object) -> None:
         if self.base and not (isinstance(found, type) and issubclass(found, import_string(self.base))):
-            raise UserError(
-                f"{self.kind.capitalize()} {name!r} must be a subclass of {self.base.replace(':', '.')}, not {found!r}."
-            )
+            raise UserError(f"{self.kind.capitalize()} {name!r} must be a subclass of {self.base}, not {found!r}.")
 
 
 _TOYS = ("Catch", "DictCartPole", "MultiMatch", "PositionCartPole", "RepeatFirst", "TMaze", "Wait")

@@ -432,9 +432,7 @@ class ModelConfig(Settings):
         """
         named = self.network if self.network in ("lstm", "gru") else ""
         if named and self.memory not in ("none", named):
-            raise ConfigError(
-                f"model.network {named!r} is an mlp with that memory, model.memory asks for {self.memory!r}: set one of them."
-            )
+            raise ConfigError(f"model.network {named!r} and model.memory {self.memory!r} are two memories: set one.")
         if self.memory_size < 1:
             raise ConfigError(f"model.memory_size must be at least 1, not {self.memory_size}.")
         return named or ("" if self.memory == "none" else self.memory)
@@ -723,15 +721,9 @@ class Config(Settings):
         if self.address is not None:
             check_form(self.address)
         if self.num_learners > max(1, self.num_workers):
-            raise ConfigError(
-                f"num_learners must be at most num_workers, not {self.num_learners} for {self.num_workers}: each learner learns from "
-                f"workers of its own. Set num_workers to {self.num_learners} or more."
-            )
+            raise ConfigError(f"num_learners {self.num_learners} must be at most num_workers, {self.num_workers}.")
         if not divides(self.num_gpus, self.num_learners):
-            raise ConfigError(
-                f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners: "
-                "take a multiple of num_learners, or a whole fraction."
-            )
+            raise ConfigError(f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners.")
         for name, off in {"num_learners": "0", "evaluation_parallel": "none", "parameter_server": "false"}.items():
             if getattr(self, name) and not self.on_ray:
                 raise ConfigError(

@@ -164,9 +164,7 @@ def _loader() -> Any:
             for key in keys:
                 line = key.start_mark.line + 1
                 if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
-                    raise ConfigError(
-                        f"{self.name}:{line}: a name is text, which {shown(key.value)} is not: quote it, or take another."
-                    )
+                    raise ConfigError(f"{self.name}:{line}: a name is text, which {shown(key.value)} is not: quote it.")
                 if key.value in first and key.tag != f"{_TAG}merge":
                     raise ConfigError(
                         f"{self.name}:{line}: {shown(key.value)} stands here twice, first in line {first[key.value]}."

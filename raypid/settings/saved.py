@@ -31,9 +31,7 @@ def check_name(name: str) -> str:
         UserError: it has other characters than a file's name should.
     """
     if not re.fullmatch(r"\w[\w.-]{0,99}", name) or name.endswith(".json"):
-        raise UserError(
-            f"A name for settings has letters, digits, _ . and -, at most 100, and no .json: not {shown(name)}."
-        )
+        raise UserError(f"A name for settings has up to 100 letters, digits, _ . -, and no .json: not {shown(name)}.")
     return name
 
 
@@ -77,9 +75,7 @@ def load(name: str) -> dict[str, Any]:
         raise UserError(f"There are no tuned settings called {name!r}.{there}")
     entry = read_marked(path).values
     if any(not isinstance(entry.get(key), kind) for key, kind in _KEYS.items()):
-        raise UserError(
-            f"{path} holds no tuned settings: it needs algorithm, env and settings, as `raypid tune` writes them."
-        )
+        raise UserError(f"{path} holds no tuned settings, which have algorithm, env and settings.")
     return entry
 
 

@@ -184,9 +184,9 @@ def test_priorities_draw_the_sequences_that_they_begin() -> None:
         ({"model": {"memory": "none"}}, "R2D2 needs a memory"),
         ({"noisy": 0.5}, "take Rainbow"),
         ({"num_atoms": 51}, "take Rainbow"),
-        ({"batch_size": 500}, "batch_size 500 is no multiple of sequence_length 32: .* 480 is one"),
+        ({"batch_size": 500}, "batch_size 500 is no multiple of sequence_length 32"),
         ({"burn_in": -1}, "burn_in must be at least 0, not -1"),
-        ({"buffer_size": 2000, "num_workers": 4}, "buffer_size 2,000 is too small: sequences of 40 rows from 32"),
+        ({"buffer_size": 2000, "num_workers": 4}, "buffer_size 2,000 is too small: .* need 3,072"),
         ({"priority_max_share": 1.5}, "priority_max_share must lie in"),
         ({"th_compile": True}, "is not compiled"),
     ],
@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) ->
 
 @pytest.mark.parametrize("run", ["DQN", "SAC", "Rainbow"])
 def test_others_that_replay_take_no_memory(run: str) -> None:
-    with pytest.raises(ConfigError, match=r"A memory \(gru\) learns from sequences"):
+    with pytest.raises(ConfigError, match=r"A memory \(gru\) needs sequences"):
         Agent(run, env="CartPole-v1", model={"memory": "gru"})
 
 

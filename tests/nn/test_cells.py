@@ -111,7 +111,7 @@ def test_both_names_of_a_memory() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'lstm' is an mlp with that memory, model.memory asks for 'gru'"):
+    with pytest.raises(ConfigError, match="model.network 'lstm' and model.memory 'gru' are two memories"):
         build_spec(BOX, spaces.Discrete(2), ModelConfig(network="lstm", memory="gru"))
     with pytest.raises(ConfigError, match="memory_size must be at least 1, not 0"):
         build_spec(BOX, spaces.Discrete(2), ModelConfig(network="lstm", memory_size=0))

@@ -120,7 +120,7 @@ def test_what_is_no_kind_is_refused() -> None:
     with pytest.raises(UserError, match="Unknown replay 'prioritised'. Did you mean 'prioritized'"):
         REPLAYS.get("prioritised")
     with pytest.raises(
-        UserError, match=r"'raypid.settings.config:Config' must be a subclass of raypid.replay.base.Replay"
+        UserError, match=r"'raypid.settings.config:Config' must be a subclass of raypid.replay.base:Replay"
     ):
         REPLAYS.get("raypid.settings.config:Config")
 
