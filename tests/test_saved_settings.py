@@ -53,9 +53,9 @@ def test_what_is_not_there_or_for_something_else_is_refused(tmp_path: Path) -> N
         saved_settings.load("fats")
     with pytest.raises(UserError, match="There is no file .nowhere/x.json"):
         saved_settings.load("nowhere/x.json")
-    with pytest.raises(UserError, match="are for PPO on CartPole-v1, not for PPO on Acrobot-v1"):
+    with pytest.raises(UserError, match="are for PPO on CartPole-v1, not for PPO on .Acrobot-v1"):
         raypid.PPO(env="Acrobot-v1", tuned="fast")
-    with pytest.raises(UserError, match="are for PPO on CartPole-v1, not for A2C on CartPole-v1"):
+    with pytest.raises(UserError, match="are for PPO on CartPole-v1, not for A2C on .CartPole-v1"):
         raypid.A2C(env="CartPole-v1", tuned="fast")
     with pytest.raises(UserError, match="tuned takes True, or the name"):
         raypid.PPO(env="CartPole-v1", tuned=3)  # type: ignore[arg-type]

@@ -195,9 +195,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
             return partial(self.network.backward, out, which, by_log_prob, by_entropy, by_value), numbers
         result = self.loss(*outputs, rows)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise UserError(
-                f"{type(self).__name__}.loss() returned {shown(result)}; it returns (loss, metrics): a tensor to descend, and numbers by name."
-            )
+            raise UserError(f"{type(self).__name__}.loss() returned {shown(result)}, not a loss and metrics by name.")
         return result[0], metric_tensors(f"{type(self).__name__}.loss()", result[1], result[0].device)
 
     def _normalized(self, advantage: Any, share: Share | None) -> Any:

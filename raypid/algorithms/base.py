@@ -465,10 +465,7 @@ def check_size(name: str, saved: Array | None, ours: Array) -> None:
     """
     if saved is None or np.shape(saved) != ours.shape:
         there = "no weights" if saved is None else f"{np.size(saved)} weights"
-        raise ConfigError(
-            f"The checkpoint has {there} for {name}, this run has {len(ours)}: the settings differ. Leave model and what shapes "
-            "the network as they were, or begin a new run."
-        )
+        raise ConfigError(f"The checkpoint has {there} for {name}, this run has {len(ours)}: the settings differ.")
 
 
 def check_table(theirs: Table, ours: Table) -> None:

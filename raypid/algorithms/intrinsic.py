@@ -75,9 +75,7 @@ def intrinsic_class(entry: object) -> Any:
     """
     found = INTRINSIC_REWARDS.get(entry) if isinstance(entry, str) else entry
     if not (inspect.isclass(found) and issubclass(found, IntrinsicReward)):
-        raise ConfigError(
-            f"intrinsic_reward takes {', '.join(INTRINSIC_REWARDS.names())}, an IntrinsicReward class or 'module:Name', not {entry!r}."
-        )
+        raise ConfigError(f"intrinsic_reward takes rnd, an IntrinsicReward class or 'module:Name', not {entry!r}.")
     return found
 
 

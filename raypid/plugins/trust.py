@@ -73,17 +73,15 @@ def _check(folder: Path, key: str, text: str, trusted: bool) -> None:
     if key == "address":
         if not trusted:
             raise UntrustedError(
-                f"{folder} names the Ray cluster {text!r}, which could run any code here, and you did not write it. Give an "
-                "address of your own (address='local' starts Ray here), num_workers=0 to do without Ray, or trust=True if you know where "
-                "it comes from."
+                f"{folder} names the Ray cluster {text!r}, which could run any code here, and you did not write it. Give an address "
+                "of your own (address='local' starts Ray here), or trust=True if you know where it comes from."
             )
         return
     module, attribute = apart(text)
     places = _places(module)
     if inside := next((p for p in places if p.is_relative_to(folder.resolve()) or run_folder_of(p) is not None), None):
         raise UntrustedError(
-            f"{folder} names {text!r} ({key}), which lies in a run's folder ({inside}). Code is never imported from there: "
-            "move it to your project."
+            f"{folder} names {text!r} ({key}), which lies in a run's folder ({inside}), from which no code is imported: move it."
         )
     if trusted or _registered_by_package(module, attribute) or _in_project(folder, module, attribute, places):
         return

@@ -724,12 +724,9 @@ class Config(Settings):
             raise ConfigError(f"num_learners {self.num_learners} must be at most num_workers, {self.num_workers}.")
         if not divides(self.num_gpus, self.num_learners):
             raise ConfigError(f"num_gpus {self.num_gpus:g} cannot be divided among {self.num_learners} learners.")
-        for name, off in {"num_learners": "0", "evaluation_parallel": "none", "parameter_server": "false"}.items():
+        for name in ("num_learners", "evaluation_parallel", "parameter_server"):
             if getattr(self, name) and not self.on_ray:
-                raise ConfigError(
-                    f"{name} asks for an actor on Ray: set num_workers, or backend ray, and not backend local; or {name} to {off} "
-                    f"(--{name.replace('_', '-')} {off})."
-                )
+                raise ConfigError(f"{name} asks for an actor on Ray: set num_workers, and not backend local.")
 
 
 def check_values(settings: Settings, prefix: str = "") -> None:

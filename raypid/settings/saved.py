@@ -89,8 +89,8 @@ def settings_for(name: str, run: str, env: object) -> dict[str, object]:
     if (entry["algorithm"], entry["env"]) != (run, env):
         theirs = f"{entry['algorithm']} on {entry['env']}"
         raise UserError(
-            f"The settings {name!r} are for {theirs}, not for {run} on {env if isinstance(env, str) else shown(env)}. To try them there, "
-            f"give them yourself, as config: {json.dumps(entry['settings'])}."
+            f"The settings {name!r} are for {theirs}, not for {run} on {shown(env)}. Try them there as config: "
+            f"{json.dumps(entry['settings'])}."
         )
     return dict(entry["settings"])
 

@@ -32,7 +32,7 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     """
     if stop is None:
         return {}
-    criteria = _criteria(stop, option)
+    criteria = _criteria(stop)
     if criteria is None:
         name, value = _amount(stop, option)
         if name == STEPS and isinstance(value, float):
@@ -49,12 +49,12 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     return found
 
 
-def _criteria(stop: object, option: str) -> Iterable[tuple[object, object]] | None:
+def _criteria(stop: object) -> Iterable[tuple[object, object]] | None:
     """The criteria (key, value) of a mapping, of JSON or of KEY=VALUE,...; None if it is something else."""
     if isinstance(stop, str) and stop.lstrip().startswith("{"):
         stop = parse_value(stop)
     if isinstance(stop, str) and "=" in stop:
-        return [_pair(part, option) for part in stop.split(",")]
+        return [(key.strip(), value) for key, _, value in (part.partition("=") for part in stop.split(","))]
     return stop.items() if isinstance(stop, Mapping) else None
 
 
@@ -66,13 +66,6 @@ def _number(value: object) -> object:
         except ConfigError:
             return value
     return value
-
-
-def _pair(text: str, option: str) -> tuple[str, object]:
-    key, found, value = (part.strip() for part in text.partition("="))
-    if not key or not found or not value:
-        raise ConfigError(f"{option} takes {_FORMS}, not {shown(text)}.")
-    return key, _amount(value, option)[1]
 
 
 def _amount(value: object, option: str) -> tuple[str, float]:
