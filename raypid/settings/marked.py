@@ -129,64 +129,61 @@ def _no_yaml(name: str, error: yaml.YAMLError) -> ConfigError:
 def _composed(name: str, text: str, lines: dict[Keys, int]) -> object:
     """What YAML holds; its lines are added to `lines`."""
     loader = _loader()(text)
-    loader.name, loader.checked = name, set()
+    loader.name = name
     try:
         node = loader.get_single_node()
         if node is None:
             return None
         check_size(node)
+        _mark(name, node, (), lines)
         values: object = loader.construct_document(node)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     finally:
         loader.dispose()
-    _mark(node, (), lines)
     return values
 
 
 @functools.cache
 def _loader() -> Any:
-    """YAML's safe loader, but 1e-3 is a number, as in YAML 1.2, a date is text, and keys are text that stands in a mapping once."""
+    """YAML's safe loader, but 1e-3 is a number, as in YAML 1.2, and a date is text."""
     import yaml
 
     class Loader(yaml.SafeLoader):
-        checked: set[yaml.Node]
         yaml_constructors = {t: make for t, make in yaml.SafeLoader.yaml_constructors.items() if t not in _FOREIGN}
         yaml_implicit_resolvers = {
             first: [(tag, pattern) for tag, pattern in found if tag not in _FOREIGN]
             for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
-        def flatten_mapping(self, node: yaml.MappingNode) -> None:
-            """Check the keys as they were written, before what they merge (`<<`) is written out."""
-            first: dict[str, int] = {}
-            keys = [] if node in self.checked else [key for key, _ in node.value]
-            for key in keys:
-                line = key.start_mark.line + 1
-                if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
-                    raise ConfigError(f"{self.name}:{line}: a name is text, which {shown(key.value)} is not: quote it.")
-                if key.value in first and key.tag != f"{_TAG}merge":
-                    raise ConfigError(
-                        f"{self.name}:{line}: {shown(key.value)} stands here twice, first in line {first[key.value]}."
-                    )
-                first[key.value] = line
-            self.checked.add(node)
-            super().flatten_mapping(node)
-
     Loader.add_implicit_resolver(f"{_TAG}float", _FLOAT, list("+-.0123456789"))
     return Loader
 
 
-def _mark(node: yaml.Node, keys: Keys, lines: dict[Keys, int]) -> None:
-    """Write down the lines of all that lies in `node`. What was merged (`<<`) has the line where it is written."""
+def _mark(name: str, node: yaml.Node, keys: Keys, lines: dict[Keys, int]) -> None:
+    """Write down the lines of all that lies in `node`. What is merged (`<<`) has the line where it is written.
+
+    Raises:
+        ConfigError: a key is no text, or stands in a mapping twice.
+    """
     import yaml
 
-    pairs = []
-    if isinstance(node, yaml.MappingNode):
-        pairs = [(key.value, key, value) for key, value in node.value]
-    elif isinstance(node, yaml.SequenceNode):
-        pairs = [(i, part, part) for i, part in enumerate(node.value)]
-    for key, place, value in pairs:
-        inner = (*keys, key)
-        lines[inner] = place.start_mark.line + 1
-        _mark(value, inner, lines)
+    parts: dict[str | int, tuple[int, yaml.Node]] = {}
+    if isinstance(node, yaml.SequenceNode):
+        parts = {i: (part.start_mark.line + 1, part) for i, part in enumerate(node.value)}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        line = key.start_mark.line + 1
+        if key.tag == f"{_TAG}merge":
+            for merged in value.value if isinstance(value, yaml.SequenceNode) else (value,):
+                _mark(name, merged, keys, lines)
+            continue
+        if key.tag != f"{_TAG}str":
+            raise ConfigError(f"{name}:{line}: a name is text, which {shown(key.value)} is not: quote it.")
+        if key.value in parts:
+            raise ConfigError(
+                f"{name}:{line}: {shown(key.value)} stands here twice, first in line {parts[key.value][0]}."
+            )
+        parts[key.value] = line, value
+    for part, (line, value) in parts.items():
+        lines[(*keys, part)] = line
+        _mark(name, value, (*keys, part), lines)
