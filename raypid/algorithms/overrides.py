@@ -34,19 +34,15 @@ def check_overrides(cls: type) -> None:
     for name, method in methods.items():
         if name in hooks:
             _check_arguments(cls, name, method, hooks[name])
-        elif name not in called and (meant := _meant(name)):
-            there = [hook for hook in OVERRIDDEN if hook in hooks]
-            what = f"for its {meant}, call it that" if meant in there else f"it has {', '.join(there)}"
-            raise ConfigError(f"Nothing calls {cls.__name__}.{name}: {what}. Give a helper of yours another name.")
+        elif name not in called and _is_meant(name):
+            there = ", ".join(hook for hook in OVERRIDDEN if hook in hooks)
+            raise ConfigError(f"Nothing calls {cls.__name__}.{name}, but {there}. Give a helper of yours another name.")
 
 
-def _meant(name: str) -> str:
-    """Return the method that a name equals or misspells; "" otherwise. A longer name such as `losses` is no misspelling
-    of `loss`."""
-    if name in OVERRIDDEN:
-        return name
-    near = get_close_matches(name, [hook for hook in OVERRIDDEN if hook not in name], 1, _NEAR)
-    return near[0] if near else ""
+def _is_meant(name: str) -> bool:
+    """Whether a name is, or misspells, that of a method. A longer name such as `losses` is no misspelling of `loss`."""
+    others = [hook for hook in OVERRIDDEN if hook not in name]
+    return name in OVERRIDDEN or bool(get_close_matches(name, others, 1, _NEAR))
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -35,10 +35,8 @@ class SACConfig(TemperatureConfig, CriticsConfig):
     ranges = {"be at least 0": ("alpha",)}
 
     def own_checks(self) -> None:
-        if self.critic_norm == "batch" and self.target_network:
-            raise ConfigError("critic_norm batch bootstraps from the same network: set target_network to false.")
-        if self.critic_norm == "batch" and self.learner_sync == "asynchronous":
-            raise ConfigError("critic_norm batch needs learner_sync all_reduce: statistics are no parameters.")
+        if self.critic_norm == "batch" and (self.target_network or self.learner_sync == "asynchronous"):
+            raise ConfigError("critic_norm batch needs target_network false and learner_sync all_reduce.")
         if self.critic_norm == "batch" and self.th_compile and self.num_learners > 1:
             raise ConfigError("critic_norm batch of several learners cannot be compiled: set th_compile to false.")
 

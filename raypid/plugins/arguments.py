@@ -45,13 +45,9 @@ def declares(entry: object, name: str) -> Callable[[argparse.ArgumentParser], ob
     Raises:
         ConfigError: it is a method of the object, which does not exist when its arguments are declared.
     """
-    if not hasattr(entry, "add_args"):
-        return None
-    if inspect.isclass(entry) and not isinstance(
-        inspect.getattr_static(entry, "add_args"), (staticmethod, classmethod)
-    ):
+    if inspect.isclass(entry) and inspect.isfunction(inspect.getattr_static(entry, "add_args", None)):
         raise ConfigError(f"{name}.add_args is called before there is an object: put @staticmethod before it.")
-    found: Callable[[argparse.ArgumentParser], object] = entry.add_args
+    found: Callable[[argparse.ArgumentParser], object] | None = getattr(entry, "add_args", None)
     return found
 
 

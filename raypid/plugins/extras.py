@@ -89,39 +89,30 @@ def install_hint(error: BaseException) -> str:
 
 
 def install_command(*extras: str) -> str:
-    """The command that installs the raypid that runs, with extras: from the folder, archive or repository that it was installed from, or
-    else by its name."""
+    """The command that installs the raypid that runs, with extras: its files in place, or from where it was installed from, or else by its
+    name."""
     wanted = f"[{','.join(extras)}]" if any(extras) else ""
-    source, editable = _source()
-    if isinstance(source, Path):
-        what = f"{'.' if source == Path.cwd() else source}{wanted}"
-    else:
-        what = f"raypid{wanted}{f' @ {source}' if source else ''}"
-    return f'{pip()} install {"-e " if editable else ""}"{what}"'
-
-
-def _source() -> tuple[Path | str, bool]:
-    """What raypid was installed from, and whether its files are used in place. A folder, a URL, or "" for its name."""
-    import importlib.metadata
-    import json
-    from urllib.parse import urlparse
-    from urllib.request import url2pathname
-
     tree = Path(__file__).resolve().parents[2]
     if (tree / "pyproject.toml").is_file():
-        return tree, True
-    try:  # pip and uv leave it where an install was not from an index (PEP 610)
+        return f'{pip()} install -e "{"." if tree == Path.cwd() else tree}{wanted}"'
+    url = _url()
+    return f'{pip()} install "raypid{wanted}{f" @ {url}" if url else ""}"'
+
+
+def _url() -> str:
+    """The folder, archive or repository that raypid was installed from, as pip takes it; "" if it was an index."""
+    import importlib.metadata
+    import json
+
+    try:  # pip and uv leave it there (PEP 610)
         about = json.loads(importlib.metadata.distribution("raypid").read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, OSError, ValueError):
-        return "", False
-    url = str(about.get("url", ""))
-    if "dir_info" in about:
-        folder = Path(url2pathname(urlparse(url).path))
-        return (folder, False) if (folder / "pyproject.toml").is_file() else ("", False)
-    if "vcs_info" in about:
-        asked = about["vcs_info"].get("requested_revision")
-        return f"{about['vcs_info'].get('vcs', 'git')}+{url}{f'@{asked}' if asked else ''}", False
-    return url, False
+        return ""
+    url, repository = str(about.get("url", "")), about.get("vcs_info")
+    if repository is None:
+        return url
+    asked = repository.get("requested_revision")
+    return f"{repository.get('vcs', 'git')}+{url}{f'@{asked}' if asked else ''}"
 
 
 def pip() -> str:

@@ -35,8 +35,6 @@ def read_stop(stop: object, option: str = "stop") -> dict[str, object]:
     criteria = _criteria(stop)
     if criteria is None:
         name, value = _amount(stop, option)
-        if name == STEPS and isinstance(value, float):
-            raise ConfigError(f"{option} takes {_FORMS}, not {shown(stop)}: steps are whole.")
         return {name: value}
     found: dict[str, object] = {}
     for key, given in criteria:

@@ -727,7 +727,7 @@ def test_td3_acts_with_noise_inside_the_range() -> None:
             {"reward_scale": 0.1, "normalize_rewards": True},
             "reward_scale has no effect with normalize_rewards",
         ),
-        ("SAC", {"critic_norm": "batch"}, "set target_network to false"),
+        ("SAC", {"critic_norm": "batch"}, "needs target_network false"),
         ("TD3", {"critic_norm": "batch"}, "SAC has CrossQ"),
         ("DQN", {"num_replay_shards": 2}, "num_replay_shards 2 needs as many workers on Ray"),
         ("DQN", {"num_replay_shards": 2, "num_workers": 2, "backend": "local"}, "workers on Ray"),

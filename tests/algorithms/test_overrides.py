@@ -26,8 +26,8 @@ def calls_los_inside(self: Any, log_prob: Any, entropy: Any, value: Any, batch: 
     ("methods", "told"),
     [
         ({"loss": short}, r"Mine.loss is called as loss\(self, log_prob, entropy, value, batch\), and takes"),
-        ({"los": whole}, "Nothing calls Mine.los: for its loss, call it that."),
-        ({"policy_loss": whole}, "Nothing calls Mine.policy_loss: it has loss, loss_gradient, update"),
+        ({"los": whole}, "Nothing calls Mine.los, but loss, loss_gradient, update"),
+        ({"policy_loss": whole}, "Nothing calls Mine.policy_loss, but loss, loss_gradient, update"),
         ({"los": short, "loss": calls_los}, ""),
         ({"los": short, "loss": calls_los_inside}, ""),
         (dict.fromkeys(("bonus", "losses", "updates", "my_update", "normalise", "batch", "temperature"), short), ""),
