@@ -173,7 +173,7 @@ def test_what_is_no_file_of_settings_is_answered(shell: Shell) -> None:
         "planned/experiment.json": "trials",
         "code.py": "it must hold a mapping",
         "run.toml": "it must hold a mapping",
-        "binary.yaml": "is no text file",
+        "binary.yaml": "binary.yaml cannot be read: ",
         "https://example.com/x.yaml": "There is no file",
         "[1]": "or a YAML or JSON file, not '[1]'",
         '{"lr": ': "or a YAML or JSON file, not '{\"lr\": '",

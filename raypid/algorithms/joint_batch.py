@@ -25,11 +25,6 @@ class Share:
     """[total] advantages of all learners, where units are rows: minibatches are normalised by them."""
 
     @property
-    def total(self) -> int:
-        """Units of all learners."""
-        return len(self.rows)
-
-    @property
     def fraction(self) -> float:
         """The fraction of all learners' rows that is held here."""
         return float(self.rows[self.number].sum() / max(1, self.rows.sum()))

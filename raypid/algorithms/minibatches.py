@@ -161,7 +161,7 @@ def cut(batch: Minibatch, batch_size: int, rng: np.random.Generator) -> Iterator
     num_rows = len(batch) if share is None else int(share.rows.sum())
     if not num_rows:
         return
-    num_units = batch.num_units if share is None else share.total
+    num_units = batch.num_units if share is None else len(share.rows)
     count = min(num_units, max(1, round(num_rows / batch_size)))
     for part in np.array_split(rng.permutation(num_units), count):
         if share is not None:

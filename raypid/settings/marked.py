@@ -84,8 +84,6 @@ def read_marked(path: str | Path, instead: str = "") -> Marked:
         return parse_marked(name, raw.decode("utf-8-sig"))
     except ConfigError:
         raise
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name} is no text file (byte {error.start:,} is not UTF-8): give YAML or JSON.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{name} cannot be read: {reason(error)}.") from None
 

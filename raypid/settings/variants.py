@@ -228,10 +228,8 @@ def check_spec(word: str, value: object) -> None:
         if not kind.takes(_numbers(values, whole=kind.whole)):
             raise ConfigError(f"{word} takes {kind.form}, not {shown(values)}.")
         return
-    if not isinstance(values, list | tuple):
+    if not isinstance(values, list | tuple) or not values:
         raise ConfigError(f"{word} takes a list of values such as [1, 4], not {shown(values)}.")
-    if not values:
-        raise ConfigError(f"{word} has no values: give it at least one.")
     texts = [repr(one).removesuffix(".0") for one in values if not is_drawn(one)]  # 1 is 1.0, but not True
     if word == GRID and (twice := [text for text, number in Counter(texts).items() if number > 1]):
         raise ConfigError(f"{word} has {twice[0]} twice, and the two runs would be the same.")
