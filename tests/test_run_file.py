@@ -109,7 +109,7 @@ def test_plain_settings_and_several_files_lie_over_each_other(shell: Shell) -> N
 def test_another_algorithm_takes_over_what_it_has(shell: Shell) -> None:
     assert shell("--config", "one.json", "--clip", 0.1, "--lr", 0.02, "--out", "ppo", "--quiet")[0] == 0
     a2c, notes = explained(shell, "--run", "A2C", "--config", "ppo/params.json")
-    assert notes == ["A2C has no num_epochs (5), clip (0.1), desired_kl (0.0), which PPO had: left out."]
+    assert notes == ["A2C has no num_epochs (5), clip (0.1), desired_kl (0.0): left out."]
     assert (a2c["run"], a2c["lr"], a2c["seed"], a2c["fragment_length"]) == ("A2C", 0.02, 3, 16)
     assert a2c["entropy_coef"] == raypid.A2C.DEFAULT_CONFIG["entropy_coef"] and "clip" not in a2c
 
@@ -120,7 +120,7 @@ def test_what_an_older_version_wrote_repeats(run: str, shell: Shell) -> None:
     Path("old").mkdir()
     Path("old/params.json").write_text(json.dumps(old))
     new, notes = explained(shell, "--config", "old/params.json")
-    assert notes[:1] == ["This version of raypid has no gone_setting (3): left out."]
+    assert notes[:1] == ["PPO has no gone_setting (3): left out."]
     kept = [
         key for key in old if key in new and key not in ("device", "kernel", "backend", "num_threads", "num_workers")
     ]

@@ -79,11 +79,6 @@ def arguments(
     return args
 
 
-def defaults(declare: Callable[[argparse.ArgumentParser], object], setting: str) -> dict[str, object]:
-    """Return the default values of the options that `declare` adds."""
-    return vars(_parser(declare, setting).parse_args([]))
-
-
 def _tokens(action: argparse.Action, value: object) -> list[str]:
     """Write a value as on a command line, so that argparse checks types and choices."""
     if value is None:

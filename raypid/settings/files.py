@@ -347,20 +347,13 @@ def for_algorithm(file: RunRequest, name: str) -> RunRequest:
     if before is not None and before != name:
         theirs: type[Config] = ALGORITHMS.get(before).Config
         kept = kept.without(*[key for key, value in kept.items() if _is_default(theirs, key, value)])
-        if lacks := [key for key in kept if _has(theirs, key) and not _has(cls, key)]:
-            notes.append(f"{name} has no {_listed(kept, lacks)}, which {before} had: left out.")
-            kept = kept.without(*lacks)
-    if unknown := [key for key in kept if not _has(cls, key)]:
-        notes.append(f"This version of raypid has no {_listed(kept, unknown)}: left out.")
-        kept = kept.without(*unknown)
+    if lacks := [key for key in kept if not _has(cls, key)]:
+        notes.append(f"{name} has no {', '.join(f'{key} ({shown(kept[key])})' for key in lacks)}: left out.")
+        kept = kept.without(*lacks)
     for key in [key for key, value in kept.items() if value is None and type_hints(cls).get(key) is float]:
         source = kept.sources_of(key)[-1]  # JSON has no infinity, and it was written as null
         kept = overlay(kept, Given({key: math.inf}, source.kind, source.detail))
     return replace(file, recorded=kept, notes=tuple(notes))
-
-
-def _listed(values: Mapping[str, object], keys: Sequence[str]) -> str:
-    return ", ".join(f"{key} ({shown(values[key])})" for key in keys)
 
 
 def read_runs(
@@ -390,8 +383,6 @@ def _has(cls: type[Config], key: str) -> bool:
 
 def _is_default(cls: type[Config], key: str, value: object) -> bool:
     """Whether a recorded value is the default of the algorithm that recorded it; a group if all of it is."""
-    if not _has(cls, key):
-        return False
     try:
         return bool(attrgetter(key)(cls().replace({key: value})) == attrgetter(key)(cls()))
     except ConfigError:

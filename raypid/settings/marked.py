@@ -134,12 +134,11 @@ def _composed(name: str, text: str, lines: dict[Keys, int]) -> object:
             return None
         check_size(node)
         _mark(name, node, (), lines)
-        values: object = loader.construct_document(node)
+        return loader.construct_document(node)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     finally:
         loader.dispose()
-    return values
 
 
 @functools.cache
