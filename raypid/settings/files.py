@@ -347,7 +347,7 @@ def for_algorithm(file: RunRequest, name: str) -> RunRequest:
     if before is not None and before != name:
         theirs: type[Config] = ALGORITHMS.get(before).Config
         kept = kept.without(*[key for key, value in kept.items() if _is_default(theirs, key, value)])
-    if lacks := [key for key in kept if not _has(cls, key)]:
+    if lacks := [key for key in kept if canonical(key).partition(".")[0] not in type_hints(cls)]:
         notes.append(f"{name} has no {', '.join(f'{key} ({shown(kept[key])})' for key in lacks)}: left out.")
         kept = kept.without(*lacks)
     for key in [key for key, value in kept.items() if value is None and type_hints(cls).get(key) is float]:
@@ -375,10 +375,6 @@ def read_runs(
     whole = join(*files)
     name = run or whole.run
     return whole if name is None else for_algorithm(whole, name)
-
-
-def _has(cls: type[Config], key: str) -> bool:
-    return canonical(key).partition(".")[0] in type_hints(cls)
 
 
 def _is_default(cls: type[Config], key: str, value: object) -> bool:
