@@ -65,7 +65,7 @@ def test_what_a_user_adds_is_checked() -> None:
     assert registry.get("lazy") is json.JSONDecodeError
     with pytest.raises(
         UserError,
-        match=r"The error 'lazy' is registered already, by json:JSONDecodeError; now json.decoder:JSONDecodeError takes",
+        match=r"The error 'lazy' is registered already, by json:JSONDecodeError: give json.decoder:JSONDecodeError",
     ):
         registry.add("lazy", json.JSONDecodeError)
     registry.add("wrong", "json:JSONDecoder")

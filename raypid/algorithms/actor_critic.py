@@ -131,10 +131,7 @@ class ActorCritic(Algorithm[ActorCriticT]):
     def surprise(cls, config: ActorCriticT, spec: NetworkSpec) -> str:
         reason, widest = why_torch(cls, config, spec), max(spec.hidden, default=0)
         if config.kernel == "auto" and not reason and widest > WIDE:
-            return (
-                f"torch is not installed, so layers of {widest} learn with NumPy; above {WIDE} torch is taken where it is: "
-                f"{install_command('torch')}"
-            )
+            return f"torch is not installed, so layers of {widest} learn with NumPy, slowly: {install_command('torch')}"
         if reason and reason == _own_loss(cls):
             return f"{cls.__name__} has a loss of its own without a NumPy form (loss_gradient) beside it, so it learns with torch."
         return ""

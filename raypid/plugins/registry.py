@@ -273,8 +273,7 @@ class Registry(Generic[T]):
             raise UserError(f"{name!r} is the name of raypid's own {self.kind}: give yours another name.")
         if name in self._entries and not _same_code(self._entries[name], entry):
             raise UserError(
-                f"The {self.kind} {name!r} is registered already, by {entry_name(self._entries[name])}; now {entry_name(entry)} "
-                "takes the same name. Give one of them another."
+                f"The {self.kind} {name!r} is registered already, by {entry_name(self._entries[name])}: give {entry_name(entry)} another name."
             )
         if not isinstance(entry, str):
             self._check(name, entry)

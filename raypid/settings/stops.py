@@ -58,12 +58,10 @@ def _criteria(stop: object) -> Iterable[tuple[object, object]] | None:
 
 def _number(value: object) -> object:
     """The number in a text, which YAML makes of 1e6; anything else as it is."""
-    if isinstance(value, str):
-        try:
-            return _amount(value, "stop")[1]
-        except ConfigError:
-            return value
-    return value
+    try:
+        return _amount(value, "stop")[1] if isinstance(value, str) else value
+    except ConfigError:
+        return value
 
 
 def _amount(value: object, option: str) -> tuple[str, float]:

@@ -135,7 +135,7 @@ def test_a_name_for_other_code_names_both_places() -> None:
     try:
         with pytest.raises(
             UserError,
-            match=r"agent 'twice' is registered already, by foreign_agents:Careful; now foreign_agents:Faulty",
+            match=r"agent 'twice' is registered already, by foreign_agents:Careful: give foreign_agents:Faulty",
         ):
             raypid.register_agent("twice", Faulty)
         with pytest.raises(UserError, match="'default_agent' is the name of raypid's own agent"):
