@@ -72,9 +72,7 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
             ("normalize_rewards", "reward_scale", "reward_clip"),
             "for ES and ARS, which compare the returns of whole episodes: set reward_shift",
         ),
-        **dict.fromkeys(
-            ("kernel", "device", "num_gpus", "num_threads"), "for ES and ARS, which compute no gradient of a network"
-        ),
+        **dict.fromkeys(("kernel", "device", "num_gpus", "num_threads"), "for ES and ARS, which need no gradients"),
     }
 
     ranges = {

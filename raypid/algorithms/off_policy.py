@@ -118,11 +118,7 @@ class OffPolicyConfig(Config):
             **unless(self.num_learners > 1, "unless num_learners is above 1", "learner_sync"),
             **unless(self.start_steps > 0, "without start_steps", "start_episodes"),
             **unless(self.target_network, "unless target_network is true", "target_tau", "target_interval"),
-            **unless(
-                self.model.hidden is None or len(self.model.hidden) > 1,
-                "without two hidden layers, between which it computes",
-                "bf16",
-            ),
+            **unless(self.model.hidden is None or len(self.model.hidden) > 1, "without two hidden layers", "bf16"),
         }
 
     def own_checks(self) -> None:

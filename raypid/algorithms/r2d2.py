@@ -55,9 +55,7 @@ class R2D2Config(DQNConfig):
 
     no_effect = {
         **DQNConfig.no_effect,
-        **dict.fromkeys(
-            ("num_atoms", "v_min", "v_max", "noisy"), "for R2D2, with plain values and epsilon: take Rainbow"
-        ),
+        **dict.fromkeys(("num_atoms", "v_min", "v_max", "noisy"), "for R2D2, with plain values: take Rainbow"),
     }
 
     ranges = {
