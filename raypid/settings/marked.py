@@ -182,5 +182,6 @@ def _mark(name: str, node: yaml.Node, keys: Keys, lines: dict[Keys, int]) -> Non
             )
         parts[key.value] = line, value
     for part, (line, value) in parts.items():
-        lines[(*keys, part)] = line
-        _mark(name, value, (*keys, part), lines)
+        inner = (*keys, part)
+        lines[inner] = line
+        _mark(name, value, inner, lines)
