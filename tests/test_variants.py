@@ -140,7 +140,7 @@ def test_loguniform_is_uniform_in_the_logarithm() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"grid_search": []}, "no values"),
+        ({"grid_search": []}, "list of values"),
         ({"grid_search": 3}, "list of values"),
         ({"choice": "ab"}, "list of values"),
         ({"choice": [{"grid_search": [1]}]}, "choice cannot hold a grid"),

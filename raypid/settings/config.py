@@ -92,6 +92,13 @@ class Settings:
             raise AttributeError(f"Settings do not change: take a copy, config.replace({{{name!r}: ...}}).", name=name)
         object.__setattr__(self, name, value)
 
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
     def to_dict(self) -> dict[str, object]:
         """Return nested plain values, with lists for tuples. They fit into JSON where the values themselves do."""
         plain: dict[str, object] = {}

@@ -253,7 +253,7 @@ def test_images_are_convolved_unless_the_network_is_flat() -> None:
     image = spaces.Box(0, 255, (84, 84, 3), np.uint8)
     assert network_of(ESConfig(), image).network == "cnn"
     assert network_of(ESConfig(model=ModelConfig(network="mlp", hidden=(4,))), image).network == "mlp"
-    with pytest.raises(ConfigError, match="noise_table_size 4,000,000 is small"):
+    with pytest.raises(ConfigError, match="noise_table_size must be at least .*, not 4,000,000"):
         network_of(ESConfig(model=ModelConfig(network="mlp", hidden=(64,))), image)
 
 
