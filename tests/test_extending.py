@@ -222,7 +222,7 @@ def test_the_command_line_trains_and_resumes_a_module_s_class(
             {"network": "both", "memory": "gru"},
             "'both' must return .* for an actor-critic without a memory",
         ),
-        ("SAC", "Pendulum-v1", {"network": "wide", "memory": "lstm"}, "this algorithm from single rows of its buffer"),
+        ("SAC", "Pendulum-v1", {"network": "wide", "memory": "lstm"}, r"A memory \(lstm\) needs sequences"),
         ("SAC", "CartPole-v1", {"network": "chance"}, "'chance' is a whole model, which learns by itself"),
         ("CustomModel", "CartPole-v1", {"network": "wide"}, "CustomModel trains a whole model"),
         ("SAC", "Pendulum-v1", {"network": "wide", "custom": {"widht": 3}}, "does not fit network 'wide': .*'widht'"),

@@ -109,7 +109,7 @@ def test_the_help_without_an_algorithm_says_how_to_see_its_settings(capsys: pyte
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5", "--stop", "6"], "or --stop has another one"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "reward=2,reward=3"], "has two values for 'episode_reward_mean'"),
         (["train", "--run", "PPO", "--env", "CartPole-v1", "--timesteps", "5min"], "is no number of environment steps"),
-        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "10m"], "M is a million steps"),
+        (["train", "--run", "PPO", "--env", "CartPole-v1", "--stop", "10m"], "2M), a time (90s, 10min, 2h)"),
     ],
 )  # fmt: skip
 def test_words_that_are_not_ours(words: list[str], answer: str, capsys: pytest.CaptureFixture[str]) -> None:
