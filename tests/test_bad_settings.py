@@ -95,7 +95,7 @@ def test_what_is_built_is_a_message_or_an_agent(name: str) -> None:
         ("DQN", {"adam_eps": math.nan}, "adam_eps must be above 0, not nan"),
         ("SAC", {"adam_eps": -1}, "adam_eps must be above 0"),
         ("PPO", {"adam_eps": 0}, "adam_eps must be above 0"),
-        ("SAC", {"lr_critic": -1}, "lr_critic must be above 0"),
+        ("SAC", {"lr_critic": -1}, "lr_critic must be above 0 and finite"),
         ("A2C", {"entropy_coef": math.nan}, "entropy_coef must be a number below 3.4e38, not nan"),
         ("A2C", {"value_coef": -1}, "value_coef must be at least 0"),
         ("PPO", {"observation_noise": math.inf}, "observation_noise must be a number below 3.4e38, not inf"),

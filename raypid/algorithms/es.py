@@ -78,7 +78,7 @@ class ESConfig(AsynchronousConfig, OptimizerConfig, Config):
     ranges = {
         "be at least 0": ("weight_decay",),
         "be at least 1": ("population", "noise_table_size"),
-        "be above 0": ("sigma",),
+        "be above 0 and finite": ("sigma",),
         "lie in [0, 1]": ("momentum",),
     }
 
@@ -181,13 +181,9 @@ class ARSConfig(ESConfig):
         "fitness_shaping": "for ARS, which divides by the deviation of the returns: take ES",
     }
 
-    ranges = {"be at least 1": ("top_directions",)}
-
     def own_checks(self) -> None:
-        if self.top_directions is not None and self.top_directions > self.population:
-            raise ConfigError(
-                f"top_directions must be at most population, not {self.top_directions} for {self.population}."
-            )
+        if self.top_directions is not None and not 1 <= self.top_directions <= self.population:
+            raise ConfigError(f"top_directions must lie in [1, {self.population}], not {self.top_directions}.")
 
 
 class ARS(ES):

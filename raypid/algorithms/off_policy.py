@@ -480,7 +480,7 @@ class CriticsConfig(OffPolicyConfig):
     lr_critic: float | None = None
     """Learning rate of the critics. none: lr."""
 
-    ranges = {"be at least 1": ("num_critics", "policy_delay"), "be above 0": ("lr_critic",)}
+    ranges = {"be at least 1": ("num_critics", "policy_delay"), "be above 0 and finite": ("lr_critic",)}
 
 
 CriticsT = TypeVar("CriticsT", bound=CriticsConfig)

@@ -625,7 +625,8 @@ class Config(Settings):
         "be at least 0.001": ("worker_timeout_s",),
         "lie in [0, 1024]": ("num_threads",),
         "lie in [0, 1]": ("gamma",),
-        "be above 0": ("lr", "num_cpus"),
+        "be above 0 and finite": ("lr", "num_cpus"),
+        "be a finite number": ("reward_scale",),
     }  # fmt: skip
     """Rules for values, such as "be at least 0" (the keys of `RANGES` in this module) -> the fields of this class that they apply to. None always
     passes."""
@@ -806,6 +807,8 @@ RANGES: dict[str, Callable[[float], bool]] = {
     "be at least 0.001": lambda x: x >= 0.001,
     "be 1 or 2": lambda x: x in (1, 2),
     "be above 0": lambda x: x > 0,
+    "be above 0 and finite": lambda x: 0 < x < math.inf,
+    "be a finite number": math.isfinite,
     "lie in [0, 1]": lambda x: 0 <= x <= 1,
     "lie in [0, 1024]": lambda x: 0 <= x <= 1024,
     "lie in [1, 10000]": lambda x: 1 <= x <= 10_000,

@@ -170,7 +170,7 @@ def test_train_leaves_what_the_command_line_leaves() -> None:
     [
         ("soon", "stop takes a number of environment steps"),
         (True, "stop takes"),
-        (1.5, "stop takes"),
+        (1.5, "takes a whole number"),
         (0, "above 0"),
         ({"episode_reward_men": 3}, "Did you mean 'episode_reward_mean'"),
         ({"timesteps_total": "x"}, "takes a number"),

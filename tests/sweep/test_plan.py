@@ -214,7 +214,7 @@ BAD = [
     (FLAT + "num_sgd_iter: 1\nnum_epochs: 2", "e.yaml:5: num_epochs stands here twice, as num_sgd_iter and as num_epochs"),
     (FLAT + "lr: 1\nconfig: {lr: 2}", "e.yaml:5: lr stands here twice, as lr and as config.lr"),
     (FLAT + "lr: 1\nlr: 2", "e.yaml:5: 'lr' stands here twice, first in line 4"),
-    (FLAT + "lr: .nan", "e.yaml:4: lr must be above 0, not nan"),
+    (FLAT + "lr: .nan", "e.yaml:4: lr must be above 0 and finite, not nan"),
     (FLAT + "config: 3", "e.yaml:4: config takes a mapping"),
     (FLAT + "config:\n\tlr: 3", "e.yaml:5: this is not YAML: found character '\\t'"),
     (FLAT + "config: {lr: 3", "this is not YAML"),
