@@ -131,7 +131,7 @@ def assert_same(state: Any, expected: Any) -> None:
     ("settings", "words"),
     [
         ({"batch_size": 31}, "batch_size 31 must be a multiple of 2: num_learners"),
-        ({"batch_size": 34, "num_replay_shards": 2}, r"multiple of 4 \(num_learners 2, num_replay_shards 2\)"),
+        ({"batch_size": 34, "num_replay_shards": 2}, "multiple of 4: num_learners . num_replay_shards"),
         ({"critic_norm": "batch", "target_network": False, "th_compile": True}, "cannot be compiled"),
     ],
 )
