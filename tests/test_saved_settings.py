@@ -51,7 +51,7 @@ def test_what_is_not_there_or_for_something_else_is_refused(tmp_path: Path) -> N
     saved_settings.save("fast", ENTRY)
     with pytest.raises(UserError, match="no tuned settings called 'fats'. Did you mean 'fast'"):
         saved_settings.load("fats")
-    with pytest.raises(UserError, match="There is no file .nowhere/x.json"):
+    with pytest.raises(UserError, match="There is no file nowhere/x.json"):
         saved_settings.load("nowhere/x.json")
     with pytest.raises(UserError, match="are for PPO on CartPole-v1, not for PPO on .Acrobot-v1"):
         raypid.PPO(env="Acrobot-v1", tuned="fast")

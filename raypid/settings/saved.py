@@ -15,6 +15,7 @@ from typing import Any
 from raypid.errors import UserError, shown
 from raypid.plugins.registry import meant, suggest
 from raypid.settings.marked import read_marked
+from raypid.storage.neighbours import near
 from raypid.storage.outputs import explained, write_whole
 from raypid.storage.ownership import data_folder
 
@@ -70,6 +71,8 @@ def load(name: str) -> dict[str, Any]:
     path, given = _path(name), Path(name)
     if name.endswith(".json") or "/" in name or (given.is_dir() and not path.is_file()):
         path = given / BEST if given.is_dir() else given
+        if not path.is_file():
+            raise UserError(f"There is no file {path}.{near(path)}")
     elif not path.is_file():
         there = f"{meant(suggest(name, names()))} `raypid list tuned` shows those that there are."
         raise UserError(f"There are no tuned settings called {name!r}.{there}")

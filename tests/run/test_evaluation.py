@@ -112,7 +112,7 @@ def test_it_takes_a_cpu_that_is_to_spare(settings: dict[str, Any], beside: bool)
 
 @pytest.mark.parametrize("settings", [{}, {"num_workers": 2, "backend": "local"}])
 def test_a_process_of_its_own_needs_ray(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"evaluation_parallel.*num_workers, or backend ray"):
+    with pytest.raises(ConfigError, match=r"evaluation_parallel.*set num_workers, and not backend local"):
         Agent("PPO", SMALL, env="CartPole-v1", evaluation_parallel=True, **settings)
 
 
