@@ -121,8 +121,14 @@ def contents(folder: Path) -> dict[str, bytes]:
             [*REPLAY, "SAC", "--env", "Pendulum-v1", "--num-learners", "3", "--num-workers", "3", "--batch-size", "64"],
             ["batch_size 64 must be a multiple of 3", "num_learners"],
         ),
-        ([*REPLAY, "DQN", "--env", "CartPole-v1", "--num-replay-shards", "2"], ["num_replay_shards 2 needs as many workers"]),
-        ([*REPLAY, "ApeX", "--env", "CartPole-v1", "--num-workers", "0"], ["num_replay_shards 2 needs as many workers"]),
+        (
+            [*REPLAY, "DQN", "--env", "CartPole-v1", "--num-replay-shards", "2"],
+            ["num_replay_shards 2 needs as many workers"],
+        ),
+        (
+            [*REPLAY, "ApeX", "--env", "CartPole-v1", "--num-workers", "0"],
+            ["num_replay_shards 2 needs as many workers"],
+        ),
         ([*REPLAY, "DQN", "--env", "CartPole-v1", "--noizy", "0.5"], ["--noizy", "--noisy"]),
         ([*REPLAY, "SQN", "--env", "CartPole-v1", "--num-atoms", "51"], ["SQN", "num_atoms"]),
         (["train", "--resume", "nowhere"], ["nowhere"]),
