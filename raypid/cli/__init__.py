@@ -214,9 +214,5 @@ def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoRetu
     if arguments[0].startswith("-") and options:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         raise UserError(unknown("option", dict.fromkeys(options), flags))
-    told = ""
-    if parser.prog.endswith(" check-env"):
-        told = "It takes one environment at a time. "
-    elif "--env" in parser._option_string_actions:
-        told = next(filter(None, map(_named_by_option, arguments)), "")
+    told = next(filter(None, map(_named_by_option, arguments)), "") if "--run" in parser._option_string_actions else ""
     raise UserError(f"Unexpected argument {arguments[0]!r}. {told}`{parser.prog} --help` shows the options.")

@@ -7,28 +7,22 @@ Takes 3 to 10 s. Exit code 0: no problems (warnings, maybe); 1: problems; 2: not
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import math
 import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from raypid.cli.options import SETTING, option_of
-from raypid.cli.train import _add_arguments, at_least, flags_of
+from raypid.cli.options import GROUPS, SETTING, add_settings, reader
+from raypid.cli.train import _add_arguments, flags_of
 from raypid.errors import UserError
 from raypid.plugins.registry import ENVS
+from raypid.settings.config import Config
 from raypid.settings.files import read_values
+from raypid.sweep.budget import read_seconds
 
-_SETTINGS = {
-    "time_limit": "truncate episodes after this many steps",
-    "action_repeat": "repeat each action this many times",
-    "frame_stack": "the policy sees the last N observations",
-    "num_envs_per_worker": "environments side by side when vectors are measured (default: 8)",
-}
-"""Whole numbers of at least 1, as `raypid train` takes them -> help."""
+_SETTINGS = ("time_limit", "action_repeat", "frame_stack", "num_envs_per_worker")
+"""Settings that can be given here as for `raypid train`."""
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
@@ -36,29 +30,18 @@ def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     text = "as for --env of `raypid train`: CartPole-v1, module:Name, envpool:Pong-v5, a registered name"
     add("env", metavar="ENV", nargs="?", help=text)
     add("--env", dest="env_option", metavar="ENV", help=argparse.SUPPRESS)  # as for train
-    add("--run", metavar="NAME", help=argparse.SUPPRESS)  # to say that there is none
     add("--env-config", metavar="JSON", help="keyword arguments of the environment")
-    for name, text in _SETTINGS.items():
-        about: dict[str, Any] = {"dest": f"{SETTING}{name}", "default": argparse.SUPPRESS}
-        add(option_of(name), metavar="N", type=partial(at_least, 1), help=text, **about)
+    add_settings(dict.fromkeys(GROUPS, parser), Config(), full=False, only=_SETTINGS)
     text = "without the preprocessing of ALE/ ids"
     add("--no-atari", action="store_false", dest=f"{SETTING}atari", default=argparse.SUPPRESS, help=text)
     text = "about how long to look; slow steps take a few more (default: 8)"
-    add("--seconds", metavar="S", type=positive, default=8.0, help=text)
+    add("--seconds", metavar="S", type=reader(read_seconds), default=8.0, help=text)
     text = "longest that constructor, reset() or step() may take before they are called hanging (default: 30)"
-    add("--timeout", metavar="S", type=positive, default=30.0, help=text)
+    add("--timeout", metavar="S", type=reader(read_seconds), default=30.0, help=text)
     add("--no-speed", action="store_true", help="look whether it is right, and measure neither vectors nor training")
     add("--all", action="store_true", help="all notes, also those that do not fit on the screen")
     add("--json", action="store_true", help="print one JSON document (docs/environments.md has its keys)")
     _add_declared(parser, argv[1:])
-
-
-def positive(text: str) -> float:
-    """Read a number of seconds."""
-    with contextlib.suppress(ValueError):
-        if 0 < (number := float(text)) < math.inf:
-            return number
-    raise argparse.ArgumentTypeError(f"takes a number above 0, not {text!r}")
 
 
 def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
@@ -72,35 +55,20 @@ def _add_declared(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         _add_arguments(parser, {"env": env})
 
 
-def _env_of(options: argparse.Namespace) -> str:
-    """The environment that is named.
-
-    Raises:
-        UserError: there is none, or two, or an algorithm beside it.
-    """
-    names = [str(name) for name in (options.env, options.env_option) if name]
-    example = f"raypid check-env {names[0] if names else 'CartPole-v1'}"
-    if options.run:
-        text = f"check-env looks at the environment alone and takes no --run: {example}. It says what PPO and SAC would cost."
-        raise UserError(text)
-    if len(names) != 1:
-        what = "Name an environment" if not names else f"Name one environment, not {names[0]} and {names[1]}"
-        raise UserError(f"{what}: {example}.")
-    return names[0]
-
-
 def main(options: argparse.Namespace) -> int:
     """Check the environment and print the report.
 
     Raises:
-        UserError: wrong options.
+        UserError: wrong options, or not one environment.
     """
     from raypid.check.check import check_env
 
-    env = _env_of(options)
+    envs = [name for name in (options.env, options.env_option) if name]
+    if len(envs) != 1:
+        raise UserError("Name one environment: raypid check-env CartPole-v1.")
     env_config = read_values(options.env_config, "--env-config") if options.env_config else {}
     given: dict[str, Any] = {"seconds": options.seconds, "timeout_s": options.timeout, **flags_of(options)}
-    report = check_env(env, env_config, speed=not options.no_speed, **given)
+    report = check_env(envs[0], env_config, speed=not options.no_speed, **given)
     if options.json:
         print(json.dumps(report.to_dict(), indent=1))
     elif not report.found:

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -46,22 +46,23 @@ def add_groups(parser: argparse.ArgumentParser, algorithm: str) -> dict[str, arg
 
 
 def add_settings(
-    groups: Mapping[str, argparse._ArgumentGroup],
+    groups: Mapping[str, argparse._ActionsContainer],
     settings: Config,
     *,
     full: bool,
-    without: Sequence[str] = (),
+    only: Collection[str] = (),
 ) -> None:
-    """Add an option for each setting to the group that it belongs to.
+    """Add an option for each setting to the group that it belongs to, unless the command has added one of its own by that name.
 
     Args:
         settings: the defaults; those of `Config` itself are nobody's, and are not said.
         full: whether the help has all of them, with all that is to be said, or those of `usual_settings` with a line each.
-        without: settings that the command has options of its own for.
+        only: the settings that the command takes, all of which the help has; empty: every setting.
     """
-    usual = usual_settings(type(settings))
+    usual = only or usual_settings(type(settings))
     for name, value, hint, doc in _fields(settings):
-        if name in without:
+        group = groups[type(settings).group_of(name)]
+        if option_of(name) in group._option_string_actions or (only and name not in only):
             continue
         about: dict[str, Any] = {"metavar": metavar(hint), "default": argparse.SUPPRESS}
         if about["metavar"] != "TEXT":
@@ -69,9 +70,8 @@ def add_settings(
         if bool in (hint, *get_args(hint)):
             about |= {"nargs": "?", "const": "true"}
         text = _described(doc, value if type(settings) is not Config else None, full=full)
-        group, is_shown = groups[type(settings).group_of(name)], full or name in usual
         for one in spellings_of(name):
-            about["help"] = text if is_shown and one == name else argparse.SUPPRESS
+            about["help"] = text if one == name and (full or name in usual) else argparse.SUPPRESS
             group.add_argument(option_of(one), dest=f"{SETTING}{one}", **about)
 
 

@@ -16,9 +16,10 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raypid.cli.check_env import positive
+from raypid.cli.options import reader
 from raypid.errors import UserError, shown
 from raypid.plugins.registry import did_you_mean
+from raypid.sweep.budget import read_seconds
 
 if TYPE_CHECKING:
     from raypid.run.reproduce import Measurement, Task
@@ -37,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     text = "seeds to train with: 1000-1002 or 0,1,5 (default: the one after the recorded ones)"
     add("--seeds", metavar="SEEDS", type=read_seeds, help=text)
     text = "most seconds of training for each seed, by the clock (default: 60 to 3600, by entry)"
-    add("--limit", metavar="SECONDS", type=positive, help=text)
+    add("--limit", metavar="SECONDS", type=reader(read_seconds), help=text)
     add("--json", action="store_true", help="print one JSON object, at the end")
 
 

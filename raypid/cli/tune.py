@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     name = named_parts(argv).get("run", "")
     groups = add_groups(parser, f"{name or 'every algorithm'}; what is given here and below every trial has")
     _add_options(groups["run"].add_argument)
-    add_settings(groups, settings_class(name)(), full=HELP_ALL in argv, without=["seed"])
+    add_settings(groups, settings_class(name)(), full=HELP_ALL in argv)
     parser.epilog = (
         f"`raypid tune --run {name or 'PPO'} {HELP_ALL}` shows all settings, docs/algorithms has their ranges."
     )

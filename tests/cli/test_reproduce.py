@@ -79,7 +79,7 @@ def test_seeds_are_numbers_and_ranges() -> None:
         (["nosuch"], "There are no tuned settings called 'nosuch'. Known: "),
         (["PPO", "CartPole-v1"], "Unexpected argument 'CartPole-v1'. `raypid reproduce --help`"),
         *((["PPO:CartPole-v1", "--seeds", seeds], "--seeds: takes") for seeds in ("3-1", "a", "1,", "-1", "0-99999", "99999999999")),
-        *((["PPO:CartPole-v1", "--limit", limit], "--limit: takes a number above 0") for limit in ("0", "nan", "x")),
+        *((["PPO:CartPole-v1", "--limit", limit], "--limit: A time is a number of seconds above 0") for limit in ("0", "nan", "x")),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
