@@ -181,7 +181,7 @@ def _parser(command: str, *named: tuple[str, str]) -> argparse.ArgumentParser:
     Raises:
         UserError: a setting of it has no docstring.
     """
-    parser = _Parser(prog=f"raypid {command}", add_help=command not in cli.HAVE_SETTINGS)
+    parser = _Parser(prog=f"raypid {command}")
     module = importlib.import_module(f"raypid.cli.{command.replace('-', '_')}")
     module.add_options(parser, [command, *(word for pair in named for word in pair)])
     return parser

@@ -40,8 +40,6 @@ COMMANDS = {
 }
 """Commands, each a module of this package -> what `raypid --help` says of it."""
 USES_PROJECT = ("train", "tune", "eval", "check-env", "list")
-HAVE_SETTINGS = ("train", "tune")
-"""Commands with options for settings, and a longer help beside the usual one."""
 USER_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 
@@ -140,10 +138,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", title="commands", prog="raypid", parser_class=_Parser
     )
-    return parser, {
-        name: subparsers.add_parser(name, help=text, add_help=name not in HAVE_SETTINGS)
-        for name, text in COMMANDS.items()
-    }
+    return parser, {name: subparsers.add_parser(name, help=text) for name, text in COMMANDS.items()}
 
 
 _FIRST = """\

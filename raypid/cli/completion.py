@@ -17,8 +17,7 @@ from typing import Any
 
 from raypid.cli.list import ROWS
 from raypid.envs import list_envs
-from raypid.errors import UserError
-from raypid.plugins.extras import install_command
+from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS, NETWORKS
 from raypid.settings import saved
 
@@ -42,10 +41,8 @@ def main(options: argparse.Namespace) -> int:
     Raises:
         UserError: argcomplete is not installed.
     """
-    try:
-        argcomplete: Any = importlib.import_module("argcomplete")
-    except ImportError:
-        raise UserError(f"Completion needs the package argcomplete: {install_command('completion')}") from None
+    need({"completion": "Completion"})
+    argcomplete: Any = importlib.import_module("argcomplete")
     print(argcomplete.shellcode(["raypid"], use_defaults=False, shell=options.shell), end="")
     return 0
 

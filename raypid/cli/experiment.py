@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from raypid.cli.train import check_together, request_of, run
+from raypid.cli.train import check_goes_on, check_together, request_of, run
 from raypid.plugins.extras import need
 from raypid.plugins.modules import entry_name
 from raypid.report.panel import aligned
 from raypid.run.resolve import settle, standing
-from raypid.settings.config import ConfigError, Given, canonical, is_none, renamed
+from raypid.settings.config import ConfigError, Given, is_none, renamed
 from raypid.settings.files import check_trust, read_values
 from raypid.settings.request import RunRequest
 from raypid.storage.run_folder import is_record
@@ -95,17 +95,10 @@ def _resume(options: argparse.Namespace, request: RunRequest) -> int:
     Raises:
         ConfigError: its folder is damaged, or something is given that would change it.
     """
-    given, folder = request.laid, Path(str(request.resume))
-    others = ("run", "stop", "config", "tuned", "checkpoint_interval", "keep_checkpoints", "final_episodes")
-    given_too = [name for name in others if getattr(options, name) not in (None, False, [])]
-    names = [canonical(key) for key in given if canonical(key) != "address"] + given_too
-    changes = [f"--{name.replace('_', '-')}" for name in names]
-    if changes:
-        raise ConfigError(
-            f"{folder} holds an experiment, which goes on as it was planned: leave {', '.join(changes)} out, or start a new one."
-        )
+    folder, address = Path(str(request.resume)), request.laid.get("address")
+    check_goes_on(f"The experiment in {folder}", options.argv, "out", "address", "max_concurrent", "trust")
     need(_TUNE)
-    address = None if is_none(given.get("address")) else str(given["address"])
+    address = None if is_none(address) else str(address)
     planned = [
         Planned(trials, out, population, address, options.max_concurrent)
         for out in experiments_in(folder)

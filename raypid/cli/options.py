@@ -34,14 +34,13 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def add_groups(parser: argparse.ArgumentParser, algorithm: str) -> dict[str, argparse._ArgumentGroup]:
-    """Add the groups of the help, --help and --help-all."""
+    """Add the groups of the help, and --help-all."""
     titles = {name: name for name in GROUPS} | {
         "algorithm": f"algorithm ({algorithm})",
         "network": "network (--model.hidden '[64, 64]')",
     }
     groups = {name: parser.add_argument_group(titles[name]) for name in GROUPS}
-    groups["run"].add_argument("-h", "--help", action="help", help="show the settings that people change most")
-    groups["run"].add_argument(HELP_ALL, action="help", help="show all settings")
+    parser.add_argument(HELP_ALL, action="help", help="show all settings")
     return groups
 
 

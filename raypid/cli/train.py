@@ -382,6 +382,17 @@ def fitting_command(argv: Sequence[str], fits: Mapping[str, object]) -> str:
     return shlex.join(["raypid", *kept, *(word for pair in changes.items() for word in pair)])
 
 
+def check_goes_on(what: str, argv: Sequence[str], *may: str) -> None:
+    """Refuse options that a search or an experiment which goes on has had from its beginning, all but those that it `may` have anew.
+
+    Raises:
+        ConfigError: names them.
+    """
+    flags = [flag for word in argv if (flag := word.partition("=")[0]).startswith("--")]
+    if others := [flag for flag in flags if canonical(flag.removeprefix("--")) not in ("resume", "quiet", *may)]:
+        raise ConfigError(f"{what} goes on as it was planned: leave {', '.join(others)} out, or begin a new one.")
+
+
 _NEEDS = {"json": ("explain",), "dry_run": ("file",), "max_concurrent": ("file", "resume")}
 """Options -> those of which they need one."""
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from raypid import __version__
 from raypid.cli.options import HELP_ALL, add_groups, add_settings, reader, without_options
-from raypid.cli.train import at_least, named_parts, settings_class, settings_of, stop_of
+from raypid.cli.train import at_least, check_goes_on, named_parts, settings_class, settings_of, stop_of
 from raypid.phases import duration
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS
@@ -167,9 +167,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, A
     from raypid.sweep.search import read_search
 
     task, plan, more = read_search(Path(options.resume))
-    flags = (word.partition("=")[0] for word in options.argv if word.startswith("--"))
-    if other := next((flag for flag in flags if flag not in ("--resume", "--quiet")), None):
-        raise ConfigError(f"--resume goes on with the search as it was begun: leave {other} out, or begin a new one.")
+    check_goes_on(f"The search in {options.resume}", options.argv)
     return task, plan, Path(options.resume), more
 
 

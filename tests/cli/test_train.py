@@ -33,7 +33,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_options_are_frozen() -> None:
     """Users script against them. An option that is new or gone changes options_ppo.txt too."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser()
     add_options(parser, ["train", "--run", "PPO"])
     actions = parser._actions  # type: ignore[attr-defined]
     assert sorted(flag for action in actions for flag in action.option_strings) == OPTIONS.read_text().split()

@@ -154,7 +154,7 @@ def test_the_examples_can_be_run(shell: Shell) -> None:
         (["--max-concurrent", "2", "--run", "PPO"], "no effect without --file or --resume"),
         (
             ["--resume", "planned", "--lr", "1"],
-            "planned holds an experiment, which goes on as it was planned: leave --lr out",
+            "The experiment in planned goes on as it was planned: leave --lr out",
         ),
         (["--resume", "planned", "--stop", "{}"], "leave --stop out"),
         (["--resume", "damaged"], "damaged/experiment.json is damaged"),
