@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from raypid.cli.list import ROWS
+from raypid.cli.list import rows_of
 from raypid.envs import list_envs
 from raypid.plugins.extras import need
 from raypid.plugins.registry import ALGORITHMS, NETWORKS
@@ -129,7 +129,7 @@ def _listed(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Names in what `raypid list KIND` shows."""
     if parsed_args.what == "envs":
         return list_envs()
-    return [str(row["name"]) for row in ROWS[parsed_args.what]()]
+    return [str(row["name"]) for row in rows_of(parsed_args.what)]
 
 
 def _runs(prefix: str, **_: object) -> list[str]:

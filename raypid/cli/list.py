@@ -8,14 +8,12 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
-from typing import Any
 
 from raypid.envs.ids import PACKAGES, bare
-from raypid.errors import UserError
-from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, Registry, did_you_mean, is_model
+from raypid.errors import UserError, listed
+from raypid.plugins.registry import AGENTS, ALGORITHMS, NETWORKS, did_you_mean, is_model
 from raypid.report.panel import aligned
 
 KINDS = ("envs", "networks", "models", "agents", "tuned")
@@ -55,7 +53,7 @@ def main(options: argparse.Namespace) -> int:
     if options.what != "envs" and (options.installed or options.actions or options.all):
         raise UserError("--installed, --actions and --all are for environments: raypid list envs.")
     whole = bool(options.all or options.filter or options.actions or options.json)
-    rows = _envs(whole=whole) if options.what == "envs" else ROWS[options.what]()
+    rows = _envs(whole=whole) if options.what == "envs" else rows_of(options.what)
     wanted = [text.lower() for text in options.filter]
     found = [row for row in rows if all(text in f"{row['name']} {row.get('package', '')}".lower() for text in wanted)]
     if options.installed:
@@ -129,22 +127,18 @@ def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
     by_package = grouped(rows, lambda row: str(row["package"]))
     examples = [there[0] for there in by_package.values() if len(there) == 1 and there[0]["install"]]
     order = list(dict.fromkeys([*(called for _, called in _PACKAGES), *by_package]))
-    num_hidden = 0
     for package in sorted(by_package, key=order.index):
         there = by_package[package]
         if there[0] in examples:
             continue
         names = [str(row["name"]) for row in there] if whole else _newest(str(row["name"]) for row in there)
-        hidden = [] if whole else names[_MOST:]
-        num_hidden += len(hidden)
-        more = f", and {len(hidden)} more" if hidden else ""
         install = next((str(row["install"]) for row in there if row["install"]), "")
         print(f"{package}{f' (not installed: {install})' if install else ''}")
-        print(_wrapped("  ", ", ".join(names[: len(names) - len(hidden)]) + more))
+        print(_wrapped("  ", listed(names, len(names) if whole else _MOST)))
     if examples:
         print("with a package that is not installed, for example")
         print(*(f"  {row['name']!s:31} {row['install']}" for row in examples), sep="\n")
-    if num_hidden:
+    if not whole:
         print(
             "`raypid list envs TEXT` shows all that have TEXT in their name or package, --all all of them; `raypid check-env NAME` tries one."
         )
@@ -169,18 +163,17 @@ def _has_actions(name: str, kind: str) -> bool:
     return isinstance(action, Box if kind == "continuous" else (Discrete, MultiDiscrete))
 
 
-def _agents() -> list[dict[str, object]]:
-    own = {name: f"--agent_name: {_said_of(AGENTS.get(name))}" for name in AGENTS.names()}
-    return [*_described(ALGORITHMS, ALGORITHMS.names(), _ALGORITHMS), *_described(AGENTS, AGENTS.names(), own)]
-
-
-def _networks(*, models: bool) -> list[dict[str, object]]:
-    names = [name for name in NETWORKS.names() if is_model(name) == models]
-    return _described(NETWORKS, names, _NETWORKS)
-
-
-def _described(registry: Registry[Any], names: Iterable[str], texts: Mapping[str, str]) -> list[dict[str, object]]:
-    return [{"name": name, "about": texts.get(name) or _said_of(registry.get(name))} for name in names]
+def rows_of(kind: str) -> list[dict[str, object]]:
+    """What there is of a kind other than envs: {"name", "about"}, the latter a text."""
+    if kind == "tuned":
+        return _tuned()
+    if kind == "agents":
+        about = {name: _ALGORITHMS.get(name) or _said_of(ALGORITHMS.get(name)) for name in ALGORITHMS.names()}
+        about |= {name: f"--agent_name: {_said_of(AGENTS.get(name))}" for name in AGENTS.names()}
+    else:
+        names = [name for name in NETWORKS.names() if is_model(name) == (kind == "models")]
+        about = {name: _NETWORKS.get(name) or _said_of(NETWORKS.get(name)) for name in names}
+    return [{"name": name, "about": text} for name, text in about.items()]
 
 
 _ALGORITHMS = {
@@ -261,11 +254,3 @@ def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:
     for row in rows:
         if row not in own:
             print(f"{row['name']}  {row['about']}")  # what is pasted is not wrapped
-
-
-ROWS: dict[str, Callable[[], list[dict[str, object]]]] = {
-    "networks": partial(_networks, models=False),
-    "models": partial(_networks, models=True),
-    "agents": _agents,
-    "tuned": _tuned,
-}

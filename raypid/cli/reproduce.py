@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from raypid.run.reproduce import Measurement, Task
     from raypid.settings.tuned import Record
 
-_LIST = "`raypid list tuned` shows all."
 _MOST_SEEDS = 1000
 _WIDTHS = (10, 33, 22, 22)
 """Widths of the columns seed, steps, return and seconds. A remark follows."""
@@ -34,7 +33,7 @@ _WIDTHS = (10, 33, 22, 22)
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.epilog = "`raypid reproduce PPO:CartPole-v1` takes a few seconds, others take up to half an hour."
     add = parser.add_argument
-    add("entry", metavar="NAME", nargs="?", help="algorithm and environment, such as PPO:CartPole-v1")
+    add("entry", metavar="NAME", help="algorithm and environment, such as PPO:CartPole-v1")
     text = "seeds to train with: 1000-1002 or 0,1,5 (default: the one after the recorded ones)"
     add("--seeds", metavar="SEEDS", type=read_seeds, help=text)
     text = "most seconds of training for each seed, by the clock (default: 60 to 3600, by entry)"
@@ -94,26 +93,20 @@ def main(options: argparse.Namespace) -> int:
     return 0 if is_reproduced else 1
 
 
-def _entry(name: str | None) -> tuple[str, str]:
+def _entry(name: str) -> tuple[str, str]:
     """Algorithm and environment of an entry of the list.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: there is none of this name. What `raypid tune` has saved has no record to compare with.
     """
     from raypid.envs.ids import bare
-    from raypid.settings import saved as saved_settings
     from raypid.settings.tuned import TUNED
 
-    if name is None:
-        raise UserError(f"Name an entry: raypid reproduce PPO:CartPole-v1. {_LIST}")
     if same := [entry for entry in TUNED if ":".join(entry).lower() == name.lower()]:
         return same[0]
-    if name in saved_settings.names():
-        raise UserError(
-            f"{name} has no record to compare with: `raypid tune` has saved it. `raypid train --tuned {name}` uses it."
-        )
     raise UserError(
-        f"There are no tuned settings called {shown(name)}.{did_you_mean(bare(name), map(':'.join, TUNED))} {_LIST}"
+        f"raypid brings no tuned settings called {shown(name)}.{did_you_mean(bare(name), map(':'.join, TUNED))} "
+        "`raypid list tuned` shows all."
     )
 
 

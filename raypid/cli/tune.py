@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from raypid.sweep.search_report import Proof
 
 INTERRUPTED = 130
-_TRIALS, _BUDGET = 30, "10m"
 _SPACE = """\
 ranges in place of those beside the defaults (the docs have them, a page for each algorithm), to narrow, widen or add some: \
 '{"lr": {"loguniform": [1e-4, 1e-2]}, "gamma": 0.99, "model.hidden": {"choice": [[32], [64, 64]]}}'"""
@@ -64,8 +63,9 @@ def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 def _add_options(add: Callable[..., object]) -> None:
     """Add what is no setting of a run."""
     add("--run", metavar="NAME", type=reader(algorithm_of), help=f"algorithm: {', '.join(ALGORITHMS.names())}")
-    add("--trials", metavar="N", type=partial(at_least, 1), help=f"most settings to try (default: {_TRIALS})")
-    add("--budget", metavar="TIME", help=f"wall time of everything, such as 90s, 10m, 2h (default: {_BUDGET})")
+    add("--trials", metavar="N", type=partial(at_least, 1), default=30, help="most settings to try (default: 30)")
+    text = "wall time of everything, such as 90s, 10m, 2h (default: 10m)"
+    add("--budget", metavar="TIME", type=reader(read_seconds), default="10m", help=text)
     text = f"'{{\"{GOAL}\": 475}}': a return that is enough; '{{\"{SECONDS}\": 60}}': seconds of training of a trial (default: from the budget)"
     add("--stop", metavar="JSON", help=text)
     add("--space", metavar="JSON|FILE", help=_SPACE)
@@ -144,8 +144,8 @@ def _new(options: argparse.Namespace) -> tuple[Task, Plan, Path, dict[str, Any]]
     concurrent = options.concurrent or _concurrent(task.config)
     if not on_ray and concurrent > cores:
         print(f"raypid: {concurrent} trials at a time share {cores} cores: each is slower than a run of its own.")
-    budget_s, turn_s = read_seconds(options.budget or _BUDGET), RAY_TURN_S if on_ray else TURN_S
-    plan = make_plan(options.trials or _TRIALS, budget_s, concurrent, stop.get(SECONDS), turn_s)
+    turn_s = RAY_TURN_S if on_ray else TURN_S
+    plan = make_plan(options.trials, options.budget, concurrent, stop.get(SECONDS), turn_s)
     name = options.name or saved_settings.free_name(f"{options.run}-{given['env']}")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.out or Path("runs") / saved_settings.free_name(f"tune_{options.run}_{given['env']}_{stamp}"))

@@ -72,11 +72,11 @@ def test_seeds_are_numbers_and_ranges() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "Name an entry: raypid reproduce PPO:CartPole-v1. `raypid list tuned` shows all."),
+        ([], "The following arguments are required: NAME. `raypid reproduce --help`"),
         (["PPO:CartPole-v2"], "Did you mean 'PPO:CartPole-v1' or "),
         (["PPO"], "Did you mean 'PPO:CartPole-v1' or 'PPO:"),
         (["CartPole-v1"], ":CartPole-v1' or "),
-        (["nosuch"], "There are no tuned settings called 'nosuch'. Known: "),
+        (["nosuch"], "raypid brings no tuned settings called 'nosuch'. Known: "),
         (["PPO", "CartPole-v1"], "Unexpected argument 'CartPole-v1'. `raypid reproduce --help`"),
         *((["PPO:CartPole-v1", "--seeds", seeds], "--seeds: takes") for seeds in ("3-1", "a", "1,", "-1", "0-99999", "99999999999")),
         *((["PPO:CartPole-v1", "--limit", limit], "--limit: A time is a number of seconds above 0") for limit in ("0", "nan", "x")),
