@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +18,6 @@ from raypid import __version__
 from raypid.cli.options import HELP_ALL, HelpFormatter, with_flags
 from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
-from raypid.plugins.extras import install_hint
 from raypid.plugins.project import find_project, foreign_project, not_imported
 from raypid.plugins.registry import ALGORITHMS, did_you_mean, unknown
 from raypid.report.streams import StatusLine, lenient_output
@@ -90,7 +88,7 @@ def _command(arguments: Sequence[str]) -> int:
             parsers[name].description = command.__doc__
             command.add_options(parsers[name], arguments if completion is None else [*arguments, HELP_ALL])
         if completion is not None:
-            completion.answer(parser, parsers.get(name), arguments)
+            completion.answer(parser, parsers.get(name))
         if name not in ("", *COMMANDS, "-h", "--help", "--version"):
             _refuse_command(name)
         options, unknown = parser.parse_known_args(arguments)
@@ -118,11 +116,6 @@ def _command(arguments: Sequence[str]) -> int:
     except Exception as error:  # the user's own code; its traceback follows
         if saved := getattr(error, "saved", ""):
             print(f"raypid: {saved}", file=sys.stderr)
-        if isinstance(error, ModuleNotFoundError) and (advice := install_hint(error)):
-            place = next(f for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename[0] != "<")
-            told = f"{place.filename}:{place.lineno} imports {error.name}, which is not installed{advice}"
-            print(f"raypid: {told}", file=sys.stderr)
-            return USER_ERROR
         raise
 
 

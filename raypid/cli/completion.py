@@ -60,24 +60,19 @@ def words_so_far() -> list[str]:
     return []
 
 
-def answer(parser: argparse.ArgumentParser, command: argparse.ArgumentParser | None, words: Sequence[str]) -> None:
+def answer(parser: argparse.ArgumentParser, command: argparse.ArgumentParser | None) -> None:
     """Tell the shell what the word under the cursor may become, and end the process.
 
     Args:
         command: the parser of the command that is typed, if there is one of that name.
     """
     argcomplete: Any = importlib.import_module("argcomplete")
-    actions = command._actions if command is not None else []
-    for action in actions:
+    for action in command._actions if command is not None else []:
         _complete(action)
-    offered = [flag for action in actions if action.help != argparse.SUPPRESS for flag in action.option_strings]
-    typed = words[-1].replace("_", "-") if words else ""
     argcomplete.autocomplete(
         parser,
         always_complete_options="long",
         default_completer=argcomplete.completers.FilesCompleter(),
-        print_suppressed=len(typed) > 2
-        and not any(flag.startswith(typed) for flag in offered),  # other libraries' names
         validator=lambda name, prefix: name.lower().startswith(prefix.lower()),
     )
 

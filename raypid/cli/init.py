@@ -37,8 +37,6 @@ def main(options: argparse.Namespace) -> int:
         UserError: it is a file, lies in a run's folder, or cannot be written.
     """
     folder = Path(options.path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file: name a folder.")
     if (folder / MARKER).is_file() and project_of(folder) is None:
         mark_project(folder)
         print(f"{folder} is marked as your project: raypid imports its code by name where commands run in it.")

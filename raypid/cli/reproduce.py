@@ -105,7 +105,7 @@ def _entry(name: str) -> tuple[str, str]:
     if same := [entry for entry in TUNED if ":".join(entry).lower() == name.lower()]:
         return same[0]
     raise UserError(
-        f"raypid brings no tuned settings called {shown(name)}.{did_you_mean(bare(name), map(':'.join, TUNED))} "
+        f"There are no recorded settings called {shown(name)}.{did_you_mean(bare(name), map(':'.join, TUNED))} "
         "`raypid list tuned` shows all."
     )
 

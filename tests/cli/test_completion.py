@@ -21,7 +21,7 @@ TRIED = [
     ("raypid eval runs/fi", {"runs/first"}),
     ("raypid list mod", {"models"}),
     ("raypid train --normalize_o", {"--normalize-observations"}),
-    ("raypid train --time", {"--time-limit"}),  # other libraries' names are offered where none of ours begins so
+    ("raypid train --time", {"--time-limit"}),
     ("raypid train --checkpoint-int", {"--checkpoint-interval"}),
     ("raypid train --run pp", {"PPO"}),
     ("raypid train --env reacher.py:", {"Reach"}),

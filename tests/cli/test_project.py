@@ -148,7 +148,7 @@ def test_init_adds_what_is_missing(
 
 def test_where_a_project_is_not_written(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").write_text("mine")
-    assert main(["init", str(tmp_path / "file")]) == 2 and "is a file" in capsys.readouterr().err
+    assert main(["init", str(tmp_path / "file")]) == 2 and "cannot be written" in capsys.readouterr().err
     (tmp_path / "envs").write_text("mine")
     assert main(["init", str(tmp_path)]) == 2 and "cannot be written" in capsys.readouterr().err
     assert (tmp_path / "envs").read_text() == "mine"

@@ -76,7 +76,7 @@ def test_seeds_are_numbers_and_ranges() -> None:
         (["PPO:CartPole-v2"], "Did you mean 'PPO:CartPole-v1' or "),
         (["PPO"], "Did you mean 'PPO:CartPole-v1' or 'PPO:"),
         (["CartPole-v1"], ":CartPole-v1' or "),
-        (["nosuch"], "raypid brings no tuned settings called 'nosuch'. Known: "),
+        (["nosuch"], "There are no recorded settings called 'nosuch'. Known: "),
         (["PPO", "CartPole-v1"], "Unexpected argument 'CartPole-v1'. `raypid reproduce --help`"),
         *((["PPO:CartPole-v1", "--seeds", seeds], "--seeds: takes") for seeds in ("3-1", "a", "1,", "-1", "0-99999", "99999999999")),
         *((["PPO:CartPole-v1", "--limit", limit], "--limit: A time is a number of seconds above 0") for limit in ("0", "nan", "x")),
