@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import io
 import time
@@ -38,11 +37,9 @@ class NotebookPanel(Panel):
         self._handle: DisplayHandle | None = before._handle if before is not None else None
         self._lines: list[str] = []
         """What stands below the panel."""
-        self._curve_before = 0
 
     def start(self, run_info: Mapping[str, object]) -> None:
         self._state.info = dict(run_info)
-        self._curve_before = self._curve_time()
         self._draw()
 
     def message(self, text: str) -> None:
@@ -60,19 +57,11 @@ class NotebookPanel(Panel):
         self._state.doing, self._state.has_ended = "", True
         self._lines += summary_lines(summary)
         self._draw()
-        if self._curve_time() not in (0, self._curve_before):
+        curve = Path(str(self._state.info.get("folder"))) / "learning_curve.png"
+        if "took" in dict(summary) and curve.is_file():  # not after an error, which leaves the curve of before
             from IPython.display import Image, display
 
-            display(Image(filename=str(self._curve()), width=640, alt="learning curve"))
-
-    def _curve(self) -> Path:
-        return Path(str(self._state.info.get("folder"))) / "learning_curve.png"
-
-    def _curve_time(self) -> int:
-        """When the curve in the folder was written, by the clock of its host; 0 if there is none."""
-        with contextlib.suppress(OSError):
-            return self._curve().stat().st_mtime_ns
-        return 0
+            display(Image(filename=str(curve), width=640, alt="learning curve"))
 
     def _draw(self) -> None:
         from IPython.display import display

@@ -348,8 +348,7 @@ class IntervalLines(Progress):
 
     def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
         for name, text in summary:
-            if "--resume" not in text:  # the command line cannot resume a subclass of DistributedAgent
-                self.message(f"{name:16}{text}")
+            self.message(f"{name:16}{text}")
 
 
 MAX_WIDTH, TWO_COLUMNS = 160, 116

@@ -57,7 +57,7 @@ TRAINING_LINES = 4
 EPISODE_BANDS = 6
 """Curves of a panel above which single runs have neither points nor the intervals of their evaluations."""
 FURTHER = 0.02
-"""The beginning of a seed before the others have begun, or its end after one has ended, is drawn by itself from this fraction on."""
+"""The end of a seed after another one has ended is drawn by itself from this fraction on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Curve:
     is_carried: bool = False
     """Whether a seed that has finished keeps its last value from there on."""
     singles: list[tuple[Column, Column]] = field(default_factory=list)
-    """Seeds drawn by themselves: where others have not begun or have ended, and unfinished ones."""
+    """Seeds drawn by themselves: where others have ended, and unfinished ones."""
     training: tuple[Column, Column] | None = None
     """Training returns, in addition to evaluations."""
 
@@ -211,9 +211,6 @@ def _over_seeds(group: Group, columns: Sequence[tuple[Column, Column]], view: Vi
     low, high = bootstrap_interval(table, view.centre) if interval else (table[0], table[0])
     carried = any(keeps and xs[-1] < last for xs, _, keeps in seeds)
     for xs, ys, keeps in seeds:
-        if start > UNFINISHED * end and xs[0] < start - FURTHER * end:
-            before = np.concatenate([xs[xs < start], [start]])
-            singles.append((before, np.interp(before, xs, ys)))
         if not keeps and xs[-1] > last + FURTHER * end:
             beyond = np.concatenate([[last], xs[xs > last]])
             singles.append((beyond, np.interp(beyond, xs, ys)))

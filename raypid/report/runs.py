@@ -88,8 +88,6 @@ def _why_none(path: Path) -> str:
     """Say why there are no results in a folder, and which folder would do."""
     if not os.path.exists(path):
         return nothing_at(path)
-    if whole := next((folder for folder in path.parents if (folder / RESULTS).is_file() and folder.name), None):
-        return f"{shown(str(path))} is a part of the run {shown(str(whole))}: give that folder."
     return (
         why_without_results(path)
         or f"no {RESULTS} in {path} or in a folder below it: give the folder of a run (the --out of `raypid train`), or one with runs in it"

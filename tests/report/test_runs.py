@@ -152,8 +152,7 @@ def test_why_there_is_nothing_to_draw(tmp_path: Path) -> None:
     (saved / "manifest.json").write_text("{}")
     (tmp_path / "afile").touch()
     for path, words in (
-        (run / "best", f"is a part of the run '{run}': give that folder"),
-        (run / "result.json", f"is a part of the run '{run}': give that folder"),
+        (run / "best", f"no result.json in {run}/best or in a folder below it: give the folder of a run"),
         (tmp_path / "python", "agent.train() returns them, and writes none"),
         (tmp_path / "python" / "checkpoints", "agent.train() returns them, and writes none"),
         (tmp_path / "nowhere", "There is nothing at"),
