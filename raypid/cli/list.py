@@ -125,19 +125,13 @@ def _show_envs(rows: Sequence[Mapping[str, object]], *, whole: bool) -> None:
     from raypid.report.runs import grouped
 
     by_package = grouped(rows, lambda row: str(row["package"]))
-    examples = [there[0] for there in by_package.values() if len(there) == 1 and there[0]["install"]]
     order = list(dict.fromkeys([*(called for _, called in _PACKAGES), *by_package]))
     for package in sorted(by_package, key=order.index):
         there = by_package[package]
-        if there[0] in examples:
-            continue
         names = [str(row["name"]) for row in there] if whole else _newest(str(row["name"]) for row in there)
         install = next((str(row["install"]) for row in there if row["install"]), "")
         print(f"{package}{f' (not installed: {install})' if install else ''}")
         print(_wrapped("  ", listed(names, len(names) if whole else _MOST)))
-    if examples:
-        print("with a package that is not installed, for example")
-        print(*(f"  {row['name']!s:31} {row['install']}" for row in examples), sep="\n")
     if not whole:
         print(
             "`raypid list envs TEXT` shows all that have TEXT in their name or package, --all all of them; `raypid check-env NAME` tries one."
