@@ -113,12 +113,8 @@ def _run(planned: Sequence[Planned], options: argparse.Namespace) -> int:
 
     ended, left = run_planned(planned, resumed=bool(options.resume), quiet=options.quiet)
     if left and not options.quiet:
-        above = options.resume or options.out
-        commands = [shlex.join(["raypid", "train", "--resume", str(place)]) for place in ([above] if above else left)]
-        print(f"Not begun: {', '.join(place.name for place in left)}.")
-        print(
-            f"{' and '.join(f'`{command}`' for command in commands)} {'goes on with all' if above else 'starts them'}."
-        )
+        commands = [f"`{shlex.join(['raypid', 'train', '--resume', str(place)])}`" for place in left]
+        print(f"To begin the others: {', '.join(commands)}.")
     return FAILURE if any(one.state == "failed" for one in ended) else 0
 
 

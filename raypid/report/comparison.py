@@ -611,9 +611,5 @@ def method_line(found: Comparison) -> str:
     text, (rival,) = f"Means over seeds{several}, {test}.", found.rivals
     if rival.probability is None:
         return text
-    columns = [(found.leader.values[task], rival.values[task]) for task in found.tasks]
-    pairs = sum(len(ours) if found.paired else len(ours) * len(theirs) for ours, theirs in columns)
-    what = "pairs of the same seed" if found.paired else "pairs of a run of each"
-    return (
-        f"{text} {found.leader.label} did better than {rival.label} in {rival.probability:.0%} of the {pairs} {what}."
-    )
+    pairs = "pairs of the same seed" if found.paired else "pairs of runs"
+    return f"{text} {found.leader.label} did better than {rival.label} in {rival.probability:.0%} of all {pairs}."
