@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +14,8 @@ from raypid.plugins.modules import entry_name
 from raypid.report.panel import aligned
 from raypid.run.resolve import settle, standing
 from raypid.settings.config import ConfigError, Given, is_none, renamed
-from raypid.settings.files import check_trust, read_values
+from raypid.settings.files import check_trust
+from raypid.settings.marked import read_marked
 from raypid.settings.request import RunRequest
 from raypid.storage.run_folder import is_record
 from raypid.sweep.experiment import Experiment, check_experiments, read_experiments
@@ -32,7 +32,6 @@ from raypid.sweep.plan import (
     rows_of,
 )
 
-FAILURE = 1
 _TUNE = {"tune": "An experiment of several runs"}
 
 
@@ -41,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
     failed."""
     check_together(options)
     file = options.file
-    if file and _is_record(file):  # of one run, as by --config
+    if file and is_record(read_marked(file).values):  # of one run, as by --config
         options = argparse.Namespace(**{**vars(options), "config": [file, *options.config], "file": None})
     request = request_of(options)
     place = request.out if request.resume is True else request.resume
@@ -62,13 +61,6 @@ def main(options: argparse.Namespace) -> int:
         print(f"{file}: one run of {settled.run} on {entry_name(settled.config.env)}; nothing varies. Nothing was run.")
         return 0
     return run(one.request, options)
-
-
-def _is_record(file: str) -> bool:
-    """Whether a file is a run's params.json."""
-    with contextlib.suppress(ConfigError):  # who reads it says what is wrong with it
-        return is_record(read_values(file, "-f"))
-    return False
 
 
 def _begin(experiments: Sequence[Experiment], options: argparse.Namespace) -> int:
@@ -108,14 +100,14 @@ def _resume(options: argparse.Namespace, request: RunRequest) -> int:
 
 
 def _run(planned: Sequence[Planned], options: argparse.Namespace) -> int:
-    """Run experiments, and say how to go on with those that have not begun. Returns 0 if no trial failed."""
+    """Run experiments, and say how to go on with those that have not begun. Returns 1 if a trial failed."""
     from raypid.tune.experiments import run_planned
 
     ended, left = run_planned(planned, resumed=bool(options.resume), quiet=options.quiet)
     if left and not options.quiet:
         commands = [f"`{shlex.join(['raypid', 'train', '--resume', str(place)])}`" for place in left]
         print(f"To begin the others: {', '.join(commands)}.")
-    return FAILURE if any(one.state == "failed" for one in ended) else 0
+    return int(any(one.state == "failed" for one in ended))
 
 
 def _show(experiment: Experiment, trials: Sequence[Trial]) -> None:

@@ -35,11 +35,8 @@ class HelpFormatter(argparse.HelpFormatter):
 
 def add_groups(parser: argparse.ArgumentParser, algorithm: str) -> dict[str, argparse._ArgumentGroup]:
     """Add the groups of the help, and --help-all."""
-    titles = {name: name for name in GROUPS} | {
-        "algorithm": f"algorithm ({algorithm})",
-        "network": "network (--model.hidden '[64, 64]')",
-    }
-    groups = {name: parser.add_argument_group(titles[name]) for name in GROUPS}
+    titles = {"algorithm": f"algorithm ({algorithm})", "network": "network (--model.hidden '[64, 64]')"}
+    groups = {name: parser.add_argument_group(titles.get(name, name)) for name in GROUPS}
     parser.add_argument(HELP_ALL, action="help", help="show all settings")
     return groups
 
