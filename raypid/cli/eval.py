@@ -15,7 +15,7 @@ from raypid.settings.files import read_values
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add = parser.add_argument
-    add("path", metavar="PATH", help="a run's folder (its best policy), a checkpoint, or a policy folder")
+    add("path", type=Path, metavar="PATH", help="a run's folder (its best policy), a checkpoint, or a policy folder")
     add("--episodes", type=partial(at_least, 1), default=20, metavar="N", help="episodes to play (default: 20)")
     add(
         "--seed",
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add("--explore", action="store_true", help="sample actions as in training; the default is greedy")
     add("--json", action="store_true", help="print one line of JSON")
     add("--trust", action="store_true", help="import what this folder names, though you did not write it")
-    add("--video", metavar="FILE", help="record the first episode (.mp4 or .gif)")
+    add("--video", type=Path, metavar="FILE", help="record the first episode (.mp4 or .gif)")
     add("--env", metavar="ENV", help="another environment with the same spaces")
     add(
         "--env-config", metavar="JSON", help="keyword arguments of the environment; they win over those of the training"
@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     from raypid.run.deploy import check_video, environment_of, evaluate_policy, record_video
     from raypid.storage.checkpoint import find_policy
 
-    path, video = Path(options.path), None if options.video is None else Path(options.video)
+    path, video = options.path, options.video
     if video is not None:
         check_video(video)
     env_config = read_values(options.env_config, "--env-config") if options.env_config else {}

@@ -231,7 +231,7 @@ def _entry(search: Search, proof: Proof) -> dict[str, object]:
 
 
 def _commands(search: Search, tuned: str, command: str) -> list[tuple[str, str]]:
-    """Commands that train with the settings found, show what it learnt, and repeat the search."""
+    """Commands that train with the settings found, and repeat the search."""
     task, repeat = search.task, ("repeat the search", command)
     if search.found is None:
         return [repeat]
@@ -239,8 +239,4 @@ def _commands(search: Search, tuned: str, command: str) -> list[tuple[str, str]]
     given = {"run": task.run, "env": task.fixed["env"], "tuned": tuned, "stop": json.dumps(stop)}
     given["out"] = f"runs/{Path(tuned).name}-found"
     words = [word for key, text in given.items() for word in (f"--{key}", text)]
-    commands = [("train with the settings found", shlex.join(["raypid", "train", *words]))]
-    folders = [search.out / run.folder for run in search.of("found")]
-    if trained := [folder for folder in folders if (folder / "best").exists()]:
-        commands.append(("a policy that was trained with them here", f"raypid eval {shlex.quote(str(trained[0]))}"))
-    return [*commands, repeat]
+    return [("train with the settings found", shlex.join(["raypid", "train", *words])), repeat]
