@@ -19,7 +19,7 @@ from raypid.cli.options import HELP_ALL, HelpFormatter, with_flags
 from raypid.errors import UserError, one_line, reason
 from raypid.phases import Phases
 from raypid.plugins.project import find_project, foreign_project, not_imported
-from raypid.plugins.registry import ALGORITHMS, did_you_mean, unknown
+from raypid.plugins.registry import did_you_mean, unknown
 from raypid.report.streams import StatusLine, lenient_output
 from raypid.storage.ownership import put_on_path
 
@@ -90,7 +90,7 @@ def _command(arguments: Sequence[str]) -> int:
         if completion is not None:
             completion.answer(parser, parsers.get(name))
         if name not in ("", *COMMANDS, "-h", "--help", "--version"):
-            _refuse_command(name)
+            raise UserError(f"Unknown command {name!r}.{did_you_mean(name, COMMANDS)}")
         options, unknown = parser.parse_known_args(arguments)
         if options.command is None:
             parser.print_help()
@@ -143,15 +143,6 @@ Train policies by deep reinforcement learning, on a laptop or a Ray cluster.
   raypid list envs                   environments; also agents, networks, tuned"""
 
 
-def _refuse_command(given: str) -> NoReturn:
-    """Raise a UserError that says which command is meant."""
-    if given.startswith("-"):
-        raise UserError(f"Name a command before {given}: raypid train {given} ... `raypid --help` shows them.")
-    if told := _named_by_option(given):
-        raise UserError(f"Unknown command {given!r}. {told}`raypid train --help` shows how to train.")
-    raise UserError(f"Unknown command {given!r}.{did_you_mean(given, COMMANDS)}")
-
-
 def _unmarked(error: Exception) -> str:
     """Say, of a name that is not known, that the project here was not looked at; "" if that cannot be why."""
     if not isinstance(error, UserError) or not str(error).startswith("Unknown "):
@@ -187,20 +178,12 @@ def dashed(argument: str) -> str:
     return flag.replace("_", "-") + equals + value
 
 
-def _named_by_option(argument: str) -> str:
-    """The option that names what was given without one; "" if none does."""
-    if (run := ALGORITHMS.canonical(argument)) in ALGORITHMS:
-        return f"An algorithm is named by --run {run}. "
-    if re.search(r"\.(ya?ml|json)$", argument):
-        return f"A file is named by `raypid train -f {argument}`. "
-    return f"An environment is named by --env {argument}. " if re.search(r"-v\d+$|\.py(:\w+)?$", argument) else ""
-
-
 def _refuse(arguments: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
     """Raise a UserError that says of unknown arguments what was meant: of the first, or of all options."""
     options = [word.partition("=")[0] for word in arguments if re.match(r"--?[^\W\d]", word)]
     if arguments[0].startswith("-") and options:
         flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
         raise UserError(unknown("option", dict.fromkeys(options), flags))
-    told = next(filter(None, map(_named_by_option, arguments)), "") if "--run" in parser._option_string_actions else ""
-    raise UserError(f"Unexpected argument {arguments[0]!r}. {told}`{parser.prog} --help` shows the options.")
+    trains = "--run" in parser._option_string_actions
+    told = " --run names the algorithm, --env the environment, -f or --config a file." if trains else ""
+    raise UserError(f"Unexpected argument {arguments[0]!r}.{told} `{parser.prog} --help` shows the options.")
