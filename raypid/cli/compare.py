@@ -52,8 +52,6 @@ def main(options: argparse.Namespace) -> int:
     """
     from raypid.report.comparison import Question, compare, headline, method_line, table_rows
 
-    if options.lower and options.metric is None:
-        raise UserError("--lower says that less of a metric is better: name it with --metric KEY.")
     question = Question(options.metric, options.at, options.on_the_way, options.lower, options.paired)
     found = compare(_sides(options.runs), question)
     if options.json:

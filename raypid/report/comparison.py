@@ -165,11 +165,9 @@ def check_one_setting(runs: Sequence[RunFolder], name: str) -> None:
     """
     for groups in grouped(group_by_settings(runs), lambda group: group.task).values():
         if len(groups) > 1:
-            keys = dict.fromkeys(key for group in groups for key in group.apart)
-            values = {key: dict.fromkeys(group.apart.get(key, "unset") for group in groups) for key in keys}
-            found = shorten("; ".join(f"{key}: {', '.join(there)}" for key, there in values.items()), 300)
+            texts = [" ".join(f"{key}={value}" for key, value in group.apart.items()) for group in groups]
             raise UserError(
-                f"{name} holds runs of {len(groups)} settings, so it is not one side of a comparison ({found}). "
+                f"{name} holds runs of {len(groups)} settings, so it is not one side of a comparison ({shorten('; '.join(texts), 300)}). "
                 f"`raypid compare {name}` alone compares them with each other; or give folders with one setting each."
             )
 
