@@ -257,13 +257,17 @@ _WAITS = (("starting Ray", "joining Ray"), ("waiting for room",))
 
 
 class PlainLines(Progress):
-    """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable."""
+    """Prints an aligned line about every second, less often in long runs so that the log of a night stays readable.
+
+    Args:
+        interval: print one after so many iterations and after each evaluation instead; 0: by the clock.
+    """
 
     HEAD = ("time", "iteration", "steps", "steps/s", "return", "min", "max", "evaluation")
     ROW = " {:>7} {:>9} {:>7} {:>7} {:>8} {:>8} {:>8} {:>17}"
 
-    def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None) -> None:
-        self._state = State(stop)
+    def __init__(self, stop: Mapping[str, float], file: IO[str] | None = None, *, interval: int = 0) -> None:
+        self._state, self._interval = State(stop), interval
         self._file = lenient(file or sys.stdout)  # a reader that is gone must not end hours of training
         self._started = time.monotonic()
         self._due = 0.0
@@ -279,7 +283,10 @@ class PlainLines(Progress):
     def update(self, result: Mapping[str, object]) -> None:
         self._state.update(result)
         now = time.monotonic()
-        if now >= self._due:
+        is_due = now >= self._due
+        if self._interval:
+            is_due = EVALUATION in result or number(result, "training_iteration") % self._interval == 0
+        if is_due:
             self._due = now + min(60.0, max(1.0, 0.01 * (now - self._started)))
             self._print_state()
 
@@ -315,40 +322,6 @@ class PlainLines(Progress):
 
     def message(self, text: str) -> None:
         print(text, file=self._file, flush=True)
-
-
-class IntervalLines(Progress):
-    """Prints a line every `interval` iterations and after each evaluation, messages and the summary; nothing if it is 0."""
-
-    LINE = (
-        "steps {timesteps_total:,}  updates {learner_updates_total:,}  training return {episode_reward_mean:.1f}  "
-        "{env_steps_per_s:,.0f} steps/s"
-    )
-
-    def __init__(self, interval: int) -> None:
-        self.interval = interval
-        self._state = State({})
-
-    def start(self, run_info: Mapping[str, object]) -> None:
-        self.message(f"{run_info['algorithm']} on {run_info['env']}, folder {run_info['folder']}")
-
-    def update(self, result: Mapping[str, object]) -> None:
-        before = self._state.losses()
-        self._state.update(result)
-        if (losses := self._state.losses()) != before:
-            self.message(f"lost so far: {losses}")
-        evaluated = result.get(EVALUATION) is not None
-        if self.interval and (evaluated or number(result, "training_iteration") % self.interval == 0):
-            evaluation = f"  evaluation return {self._state.evaluation()}" if evaluated else ""
-            self.message(self.LINE.format_map(result) + evaluation)
-
-    def message(self, text: str) -> None:
-        if self.interval:
-            print(text, file=lenient(sys.stdout), flush=True)
-
-    def stop(self, summary: Sequence[tuple[str, str]] = ()) -> None:
-        for name, text in summary:
-            self.message(f"{name:16}{text}")
 
 
 MAX_WIDTH, TWO_COLUMNS = 160, 116

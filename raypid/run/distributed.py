@@ -19,7 +19,7 @@ from raypid.outcome import Outcome
 from raypid.plugins.extras import need
 from raypid.plugins.modules import entry_name
 from raypid.plugins.registry import ALGORITHMS
-from raypid.report.panel import IntervalLines
+from raypid.report.panel import PlainLines, Progress
 from raypid.roles.program_worker import DistributedWrapper as DistributedWrapper
 from raypid.run.agent import Agent
 from raypid.run.assembly import new_run_folder
@@ -242,7 +242,8 @@ class DistributedAgent:
             keep_checkpoints=sys.maxsize,
             final_episodes=0,
         )
-        outcome = Run(agent, options, IntervalLines(log_interval))()
+        progress = PlainLines({}, interval=log_interval) if log_interval else Progress()
+        outcome = Run(agent, options, progress)()
         if outcome.interrupted:
             raise KeyboardInterrupt
         return outcome.result

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from raypid.phases import duration
 from raypid.report.panel import (
-    IntervalLines,
     Panel,
     PlainLines,
     Quiet,
@@ -226,25 +225,20 @@ def test_plain_lines_are_aligned_and_few() -> None:
     assert "lost so far: 1 worker" in text and len(text) <= 11
 
 
-def test_lines_at_intervals(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = IntervalLines(10)
+def test_lines_at_intervals() -> None:
+    out = io.StringIO()
+    lines = PlainLines({}, out, interval=10)
     row = result(1, **{"lost/workers": 0, "lost/stale": 2.0})
-    for lost in ({}, {}, {"lost/workers": 1}, {"lost/env_crashes": 1}):
+    for lost in ({}, {"lost/workers": 1}, {"lost/env_crashes": 1}):
         row |= lost
         lines.update(row)
+    assert out.getvalue() == ""
     lines.update(row | evaluation(7.0))
     lines.update(row | {"training_iteration": 10})
-    assert capsys.readouterr().out.splitlines() == [
-        "lost so far: 2 stale",
-        "lost so far: 1 worker, 2 stale",
-        "lost so far: 1 worker, 2 stale, 1 env crash",
-        "steps 1,000  updates 10  training return 20.0  10,000 steps/s  evaluation return 7.00 ± 4.50",
-        "steps 1,000  updates 10  training return 20.0  10,000 steps/s",
-    ]
-    silent = IntervalLines(0)
-    silent.update(row)
-    silent.stop([("folder", "runs/x")])
-    assert capsys.readouterr().out == ""
+    head, evaluated, lost_so_far, tenth = out.getvalue().splitlines()
+    assert head.split()[:2] == ["time", "iteration"] and evaluated.endswith("7.00 ± 4.50")
+    assert (evaluated.split()[1], tenth.split()[1]) == ("1", "10")
+    assert lost_so_far == "lost so far: 1 worker, 2 stale, 1 env crash"
 
 
 def test_a_closed_pipe_does_not_end_the_run() -> None:
