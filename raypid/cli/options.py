@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from raypid.errors import UserError
 from raypid.plugins.registry import other_names
 from raypid.settings.config import Config, ModelConfig, Settings, field_docs, parse_value, type_hints
-from raypid.settings.ranges import SEARCH
+from raypid.settings.ranges import beside_default
 
 SETTING = "setting:"
 """How the destination of a setting's option begins."""
@@ -131,9 +131,8 @@ def with_flags(message: str, parser: argparse.ArgumentParser) -> str:
 def usual_settings(cls: type[Config]) -> set[str]:
     """The settings of the short help: those with a range to search in, and those that their class names (`Config.usual`)."""
     usual = {name for owner in cls.__mro__ for name in vars(owner).get("usual", ())}
-    owners = [owner for owner in cls.__mro__ if dataclasses.is_dataclass(owner)]
-    usual |= {field.name for owner in owners for field in dataclasses.fields(owner) if SEARCH in field.metadata}
-    model = {field.name for field in dataclasses.fields(ModelConfig) if SEARCH in field.metadata}
+    usual |= {name for name in type_hints(cls) if beside_default(cls, name)}
+    model = {name for name in type_hints(ModelConfig) if beside_default(ModelConfig, name)}
     return (usual | {f"model.{name}" for name in (*model, *ModelConfig.usual)}) - set(cls.no_effect)
 
 
