@@ -124,7 +124,7 @@ def _add_options(add: Callable[..., object], *, full: bool) -> None:
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
     for count, text in _COUNTS.items():
         more(option_of(count), metavar="N", type=partial(at_least, OPTIONS[count]), help=text)
-    text = "settings of one run: JSON, or a file (RUN/params.json repeats that run)"
+    text = "settings of one run: JSON, or a file (RUN/params.json repeats it)"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
     add("--tuned", nargs="?", const=True, default=False, metavar="NAME", help=text)
