@@ -44,12 +44,8 @@ if TYPE_CHECKING:
 
 PARTS = {"run": ALGORITHMS, "env": ENVS, "model.network": NETWORKS, "agent": AGENTS}
 """What a run is made of, by its settings -> where its names are."""
-_DECLARE = {
-    "env": ("environment", "env_config"),
-    "model.network": ("model", "model.custom"),
-    "agent": ("agent", "agent_config"),
-}
-"""Parts whose classes declare options -> what they are called, the setting that holds the values."""
+_DECLARE = {"env": "env_config", "model.network": "model.custom", "agent": "agent_config"}
+"""Parts whose classes declare options -> the setting that holds the values."""
 AGENT_RUN = "CustomModel"
 """The algorithm that --agent_name and --model_name run."""
 
@@ -218,11 +214,11 @@ def _add_arguments(parser: argparse.ArgumentParser, named: Mapping[str, str]) ->
         ConfigError: two owners declare the same option.
     """
     owners: list[tuple[str, str, object]] = []
-    for part, (kind, setting) in _DECLARE.items():
-        name = named.get(part, "")
+    for part, setting in _DECLARE.items():
+        name, registry = named.get(part, ""), PARTS[part]
         with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is used
             if not name.startswith("envpool:"):
-                owners.append((f"{kind} {name}", setting, declares(PARTS[part].get(name), name)))
+                owners.append((f"{registry.kind} {name}", setting, declares(registry.get(name), name)))
     owners.append((project.OPTIONS, "custom_args", project.get_custom_args))
     for owner, setting, declare in owners:
         if not callable(declare):

@@ -62,7 +62,7 @@ def test_its_options_are_in_the_help(project: Path) -> None:
     done = raypid(project, "train", *NAMES, "--help")
     found = re.findall(r"arguments of (.*):\n  (--[\w-]+)", done.stdout)
     assert found == [
-        ("environment custom_env", "--corridor-size"), ("model custom_model", "--entropy-coef"),
+        ("environment custom_env", "--corridor-size"), ("network custom_model", "--entropy-coef"),
         ("agent custom_agent", "--passes"), ("options/custom_options.py", "--step-cost"),
     ]  # fmt: skip
 
@@ -103,10 +103,10 @@ def test_what_is_wrong_with_a_project(project: Path, tmp_path: Path) -> None:
     assert lines[-1] == "raypid: models/custom_model.py of the project cannot be imported."
     model.write_text(text.replace("--entropy_coef", "--lr"))
     done = raypid(copy, "train", *NAMES, *SHORT)
-    assert "model custom_model: argument --lr: conflicting option string" in done.stderr
+    assert "network custom_model: argument --lr: conflicting option string" in done.stderr
     model.write_text(text.replace("--entropy_coef", "--corridor_size"))
     done = raypid(copy, "train", *NAMES, *SHORT)
-    assert "model custom_model: argument --corridor-size: conflicting option string" in done.stderr
+    assert "network custom_model: argument --corridor-size: conflicting option string" in done.stderr
 
 
 FILES = {file.relative_to(TEMPLATE).as_posix() for file in TEMPLATE.rglob("*") if file.is_file()}
