@@ -33,8 +33,8 @@ from raypid.plugins import project
 from raypid.plugins.arguments import declared, declares
 from raypid.plugins.registry import AGENTS, ALGORITHMS, ENVS, NETWORKS, is_model
 from raypid.run.calls import algorithm_of
-from raypid.settings.config import Config, ConfigError, Given, Source, canonical, overlay, renamed
-from raypid.settings.files import OPTIONS, check_trust, read_runs, read_values
+from raypid.settings.config import Config, ConfigError, Given, Source, canonical, field_docs, overlay, renamed
+from raypid.settings.files import OPTIONS, Words, check_trust, read_runs, read_values
 from raypid.settings.request import RunRequest, join
 from raypid.settings.stops import STEPS, read_stop
 from raypid.storage.run_folder import PARAMS
@@ -56,15 +56,6 @@ def at_least(low: int, text: str) -> int:
         if low <= (number := int(text)) < 2**63:
             return number
     raise argparse.ArgumentTypeError(f"takes a whole number of at least {low}, not {shown(text)}")
-
-
-_COUNTS = {
-    "checkpoint_interval": "iterations between checkpoints (default: one a minute)",
-    "keep_checkpoints": "newest checkpoints to keep, besides the best (default: 3)",
-    "final_episodes": "episodes that the best policy plays at the end, fewer if they take longer than the run, or over a minute; "
-    "0: none (default: 50)",
-}
-"""Options that are fields of RunOptions, which has their defaults -> help."""
 
 
 def add_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
@@ -118,8 +109,8 @@ def _add_options(add: Callable[..., object], *, full: bool) -> None:
     text = "print where each setting comes from, and run nothing (all: every one)"
     add("--explain", nargs="?", const="changed", choices=("changed", "all"), metavar="all", help=text)
     more("--json", action="store_true", help="with --explain: all of it, as JSON")
-    for count, text in _COUNTS.items():
-        more(option_of(count), metavar="N", type=partial(at_least, OPTIONS[count]), help=text)
+    for count, low in OPTIONS.items():
+        more(option_of(count), metavar="N", type=partial(at_least, low), help=field_docs(Words)[count])
     text = "settings of one run: JSON, or a file (RUN/params.json repeats it)"
     add("--config", metavar="JSON|FILE", action="append", default=[], help=text)
     text = "start from the tuned settings for this algorithm and environment (`raypid list tuned`), or from those that `raypid tune` saved as NAME"
@@ -288,7 +279,7 @@ def request_of(options: argparse.Namespace) -> RunRequest:
         resume=options.resume,
         overwrite=options.overwrite,
         trust=options.trust,
-        options={name: value for name in _COUNTS if (value := getattr(options, name)) is not None},
+        options={name: value for name in OPTIONS if (value := getattr(options, name)) is not None},
         is_whole=True,
         python=False,
     )

@@ -60,8 +60,11 @@ class Words(Settings):
     tuned: bool | str | None = None
     out: str | Path | None = None
     checkpoint_interval: int | None = None
+    """Iterations between checkpoints (default: one a minute)."""
     keep_checkpoints: int | None = None
+    """Newest checkpoints to keep, besides the best (default: 3)."""
     final_episodes: int | None = None
+    """Episodes that the best policy plays at the end, fewer if they take longer than the run, or over a minute; 0: none (default: 50)."""
     num_samples: int = 1
     """How often distributions are drawn, for each combination of the grids."""
     repeat: int = 1
