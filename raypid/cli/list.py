@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from raypid.envs.ids import PACKAGES, bare
@@ -160,7 +160,7 @@ def _has_actions(name: str, kind: str) -> bool:
 def rows_of(kind: str) -> list[dict[str, object]]:
     """What there is of a kind other than envs: {"name", "about"}, the latter a text."""
     if kind == "tuned":
-        return _tuned()
+        return list(_tuned())
     if kind == "agents":
         about = {name: _ALGORITHMS.get(name) or _said_of(ALGORITHMS.get(name)) for name in ALGORITHMS.names()}
         about |= {name: f"--agent_name: {_said_of(AGENTS.get(name))}" for name in AGENTS.names()}
@@ -213,28 +213,24 @@ _TUNED_ARE = (
 )
 
 
-def _tuned() -> list[dict[str, object]]:
-    """Tuned settings that come with raypid, with what is recorded of them; and those that searches have saved."""
+def _tuned() -> Iterator[dict[str, object]]:
+    """Yield tuned settings that come with raypid, with what is recorded of them; and those that searches have saved."""
     from raypid.run.known_return import tuned_runs_here
     from raypid.settings import saved as saved_settings
     from raypid.settings.tuned import HEADINGS, TUNED, cells, record
 
-    rows: list[dict[str, object]] = []
     for algorithm, env in sorted(TUNED):
         found = record(algorithm, env)
         said = [f"{heading} {cell}" for heading, cell in zip(HEADINGS, cells(algorithm, env)) if cell]
         lacks = "" if tuned_runs_here(algorithm, env) else "needs torch, which is not installed"
-        rows.append(
-            {
-                "name": f"{algorithm}:{env}",
-                "about": ", ".join(filter(None, [*said, lacks])),
-                "lacks": lacks,
-                "recorded": None if found is None else asdict(found),
-            }
-        )
+        yield {
+            "name": f"{algorithm}:{env}",
+            "about": ", ".join(filter(None, [*said, lacks])),
+            "lacks": lacks,
+            "recorded": None if found is None else asdict(found),
+        }
     for name in saved_settings.names():
-        rows.append({"name": name, "about": saved_settings.described(name)})
-    return rows
+        yield {"name": name, "about": saved_settings.described(name)}
 
 
 def _show_tuned(rows: Sequence[Mapping[str, object]]) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -88,16 +88,14 @@ def reader(read: Callable[[str], object]) -> Callable[[str], object]:
     return convert
 
 
-def _fields(settings: Settings, prefix: str = "") -> list[tuple[str, object, object, str]]:
-    """(full name, default, type, docstring) of every setting."""
+def _fields(settings: Settings, prefix: str = "") -> Iterator[tuple[str, object, object, str]]:
+    """Yield (full name, default, type, docstring) of every setting."""
     docs, hints = field_docs(type(settings)), type_hints(type(settings))
-    found: list[tuple[str, object, object, str]] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        found.append((f"{prefix}{field.name}", value, hints[field.name], docs.get(field.name, "")))
+        yield f"{prefix}{field.name}", value, hints[field.name], docs.get(field.name, "")
         if isinstance(value, Settings):
-            found += _fields(value, f"{field.name}.")
-    return found
+            yield from _fields(value, f"{field.name}.")
 
 
 def option_of(name: str) -> str:

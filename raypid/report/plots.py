@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -126,16 +126,12 @@ def curves(runs: Sequence[RunFolder], view: View) -> list[Curve]:
     return drawn
 
 
-def notes_on(drawn: Sequence[Curve]) -> list[str]:
-    """Return a sentence for each task in which some settings have no evaluations, so that their training returns are drawn instead."""
-    notes = []
+def notes_on(drawn: Sequence[Curve]) -> Iterator[str]:
+    """Yield a sentence for each task in which some settings have no evaluations, so that their training returns are drawn instead."""
     for task, there in _by_task(drawn).items():
         lacking = [curve.group.label or "one" for curve in there if not curve.is_evaluation]
         if 0 < len(lacking) < len(there):
-            notes.append(
-                f"{task}: training returns are drawn, thin, where there are no evaluations: {listed(lacking, 3)}."
-            )
-    return notes
+            yield f"{task}: training returns are drawn, thin, where there are no evaluations: {listed(lacking, 3)}."
 
 
 def _curve(group: Group, view: View) -> Curve:

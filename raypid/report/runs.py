@@ -150,7 +150,7 @@ def group_by_seed(runs: Sequence[RunFolder]) -> list[Group]:
     )
 
 
-def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
+def group_by_settings(runs: Sequence[RunFolder]) -> Iterator[Group]:
     """Put runs together that have the same settings, for each task; in the order of their first runs. A seed may be there twice, and groups have
     no labels."""
     flat = {run: {**flat_settings(run.params), **_changed(run)} for run in runs}
@@ -160,11 +160,9 @@ def group_by_settings(runs: Sequence[RunFolder]) -> list[Group]:
     def identity(run: RunFolder) -> tuple[str, ...]:
         return run.task, run.algorithm, *(flat[run].get(key, "unset") for key in apart[run.algorithm])
 
-    groups: list[Group] = []
     for (task, algorithm, *values), same in grouped(runs, identity).items():
         named = {"algorithm": algorithm or "unknown"} if len(by_algorithm) > 1 else {}
-        groups.append(Group(task, "", named | dict(zip(apart[algorithm], values)), same))
-    return groups
+        yield Group(task, "", named | dict(zip(apart[algorithm], values)), same)
 
 
 def _changed(run: RunFolder) -> dict[str, str]:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -163,15 +163,11 @@ def _best(found: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _failures(runs: Sequence[RunFolder]) -> list[tuple[str, str]]:
-    """The trials that an error ended, each with its error."""
+def _failures(runs: Sequence[RunFolder]) -> Iterator[tuple[str, str]]:
+    """Yield the trials that an error ended, each with its error."""
     failed = [run for run in runs if run.ending.error]
-    lines: list[tuple[str, str]] = []
     for run in failed[:MOST_FAILURES]:
         error = OWN.sub("", run.ending.error)  # its text says it all
-        lines.append((run.ending.state, f"{run.path.name}: {shorten(error, LONGEST_ERROR)}"))
+        yield run.ending.state, f"{run.path.name}: {shorten(error, LONGEST_ERROR)}"
     if len(failed) > MOST_FAILURES:
-        lines.append(
-            ("", f"... and {len(failed) - MOST_FAILURES} more; errors.txt in their folders has the tracebacks")
-        )
-    return lines
+        yield "", f"... and {len(failed) - MOST_FAILURES} more; errors.txt in their folders has the tracebacks"
