@@ -10,9 +10,7 @@ from pathlib import Path
 
 from raypid.cli.train import check_goes_on, check_together, request_of, run
 from raypid.plugins.extras import need
-from raypid.plugins.modules import entry_name
 from raypid.report.panel import aligned
-from raypid.run.resolve import settle, standing
 from raypid.settings.config import ConfigError, Given, is_none, renamed
 from raypid.settings.files import check_trust
 from raypid.settings.marked import read_marked
@@ -57,9 +55,7 @@ def main(options: argparse.Namespace) -> int:
         return _begin(experiments, options)
     checked(one, one.request)
     if options.dry_run:
-        settled = settle(standing(one.request))
-        print(f"{file}: one run of {settled.run} on {entry_name(settled.config.env)}; nothing varies. Nothing was run.")
-        return 0
+        options.explain = options.explain or "changed"
     return run(one.request, options)
 
 
