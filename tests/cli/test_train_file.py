@@ -157,7 +157,7 @@ def test_the_examples_can_be_run(shell: Shell) -> None:
             ["--resume", "planned", "--lr", "1"],
             "The experiment in planned goes on as it was planned: leave --lr out",
         ),
-        (["--resume", "planned", "--stop", "{}"], "leave --stop out"),
+        (["--resume", "planned", "--stop", "{}", "--overwrite"], "leave --stop, --overwrite out"),
         (["--resume", "damaged"], "damaged/experiment.json is damaged"),
     ],
 )
