@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -34,7 +35,7 @@ class Thinning:
         self.num_rows, self._time_s = num_rows, time_s
         self.owed: dict[str, Value] = {}
         """The rows that were put off and not yet written, as one row; empty if there are none."""
-        self._counts: dict[str, int] = {}
+        self._counts = Counter[str]()
 
     def joined(self, row: Mapping[str, Value]) -> dict[str, Value]:
         """The row together with those that were put off."""
@@ -62,14 +63,11 @@ class Thinning:
 
     def put_off(self, row: Mapping[str, Value]) -> None:
         """Keep a row for the next one."""
-        joined = self.joined(row)
-        for key in row:
-            if key.startswith(_AVERAGED):
-                self._counts[key] = self._counts.get(key, 0) + 1
-        self.owed = joined
+        self.owed = self.joined(row)
+        self._counts.update(key for key in row if key.startswith(_AVERAGED))
 
     def written(self, row: Mapping[str, Value]) -> None:
         """Start over: a row has been written, with all rows that were put off."""
         self._time_s = number(row, "time_total_s")
         self.num_rows += 1
-        self.owed, self._counts = {}, {}
+        self.owed, self._counts = {}, Counter()
