@@ -145,7 +145,9 @@ def test_a_lost_learner_of_two_is_rebuilt_until_too_many_are(ray_session: Any, t
         kill(ray_session, learners.handles[1])
         result = agent.train()
         assert result["training_iteration"] == 2 and result["lost/learners"] == 1 and result["lost/updates"] == 0
-        assert [line.partition(".")[0] for line in told] == ["Learner 1 of 2 died in update(): its process was killed, or crashed"]
+        assert [line.partition(".")[0] for line in told] == [
+            "Learner 1 of 2 died in update(): its process was killed, or crashed"
+        ]
         one, two = (agent.backend.get(handle.submit(Learner.weights)) for handle in learners.handles)
         assert (one.flat == two.flat).all() and one.version == 2
         kill(ray_session, learners.handles[0])
